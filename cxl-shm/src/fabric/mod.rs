@@ -47,6 +47,8 @@ mod sigbus;
 pub use faults::RANGES_MAX;
 pub use flush::{FlushError, FlushKind, MemoryFenceKind, ReadBack};
 pub use host_memory::HostMemory;
+#[cfg(test)]
+pub(crate) use line::seal;
 pub(crate) use line::unseal;
 pub use line::{LineError, OwnedArea, OwnedLine, OwnedWord, PeerArea, PeerLine, PeerWord, Record};
 pub use mapped::{MapError, MappedFabric, MappedHostMemory, Mapping};

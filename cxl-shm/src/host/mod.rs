@@ -16,6 +16,7 @@ mod queue;
 mod stopped_watch;
 mod tier;
 mod tier_file;
+mod tier_files;
 mod turn;
 
 pub use guard::HostGuard;
@@ -33,4 +34,5 @@ pub use tier::{ApplicationMemory, ApplicationWords, HostLockName, HostTier};
 #[doc(hidden)]
 pub use tier::{FIGURE_WORDS, OBJECT_WORDS};
 pub use tier_file::{HOST_TIER_FOLDER, HostTierError, HostTierFile};
+pub use tier_files::{TierFileFound, host_tier_files};
 pub(crate) use turn::{is_thorough, wait_for_host_lock, wait_for_host_lock_until};

@@ -205,6 +205,11 @@ impl HostTierFile {
         Ok(memory.of_region(fabric, second, places_at, identity.word())?)
     }
 
+    /// Whether the file had no size yet when it was locked: nobody has ever used it.
+    pub(crate) const fn is_new(&self) -> bool {
+        self.new
+    }
+
     /// Whether a process uses the file as a member: of any pid namespace, and also while it is
     /// stopped or frozen.
     ///
@@ -219,7 +224,7 @@ impl HostTierFile {
     ///
     /// # Errors
     /// [`HostTierError::File`].
-    pub(crate) fn use_for_life(&self) -> Result<(), HostTierError> {
+    pub fn use_for_life(&self) -> Result<(), HostTierError> {
         let failed = |source| HostTierError::File { path: self.path.clone(), source };
         life_lock::hold(&self.file).map_err(failed)
     }

@@ -16,7 +16,8 @@ use super::{Geometry, GeometryError, Layout};
 use crate::crash::{self, CrashPoint};
 use crate::fabric::refresh_all;
 use crate::fabric::{
-    Fabric, LineError, OwnedArea, OwnedLine, PeerArea, PeerLine, PeerWord, PublishBatch, Record,
+    Fabric, LineError, LineWords, OwnedArea, OwnedLine, PeerArea, PeerLine, PeerWord, PublishBatch,
+    Record, unseal,
 };
 use crate::layout::ChunkState;
 use crate::layout::records::ChunkEntry;
@@ -27,11 +28,11 @@ pub const FORMAT_VERSION: u32 = 9;
 
 /// "RACKLINE" in the order of its bytes.
 const MAGIC: u64 = u64::from_le_bytes(*b"RACKLINE");
-const SELECTOR_AT: u64 = 2 * PAGE_BYTES;
+pub(super) const SELECTOR_AT: u64 = 2 * PAGE_BYTES;
 /// The word that names the slot in force, in a line of its own.
-const CURRENT_AT: u64 = SELECTOR_AT + LINE_BYTES;
+pub(super) const CURRENT_AT: u64 = SELECTOR_AT + LINE_BYTES;
 /// Lines of a slot: identity, extents, application, profile.
-const SLOT_LINES: u64 = 4;
+pub(super) const SLOT_LINES: u64 = 4;
 /// Updates of the superblock that a reader outlasts before it gives up: each takes a lock, an
 /// operator and seconds.
 const UPDATES_OUTLASTED: u32 = 8;
@@ -356,6 +357,31 @@ impl Slot {
         batch.line(self.application().claim(), &application);
         let profile = ProfileRecord::new(superblock.profile.as_ref(), sequence);
         batch.line(self.profile().claim(), &profile);
+    }
+}
+
+/// A sealed line of the superblock.
+#[derive(Clone, Copy)]
+pub(super) enum SlotLine {
+    Identity,
+    Extents,
+    Application,
+    Profile,
+    Selector,
+}
+
+/// Whether `words`, read at `at`, are such a line.
+pub(super) fn check_slot_line(
+    which: SlotLine,
+    at: LineOffset,
+    words: &LineWords,
+) -> Result<(), LineError> {
+    match which {
+        SlotLine::Identity => unseal::<Identity>(at, words).map(|_| ()),
+        SlotLine::Extents => unseal::<Extents>(at, words).map(|_| ()),
+        SlotLine::Application => unseal::<Application>(at, words).map(|_| ()),
+        SlotLine::Profile => unseal::<ProfileRecord>(at, words).map(|_| ()),
+        SlotLine::Selector => unseal::<Selector>(at, words).map(|_| ()),
     }
 }
 

@@ -15,7 +15,7 @@ use crate::host::{
 use crate::layout::{Platform, Superblock, SuperblockError, read_superblock};
 use crate::mutant;
 use crate::node::{HEARTBEAT_MS, MappedBackend, Member};
-use crate::region::{Basis, Visibility};
+use crate::region::{Basis, PathWatch, Visibility};
 use crate::region::{OpenError, Region, RegionUse, UseError};
 use crate::units::NodeId;
 
@@ -92,6 +92,9 @@ pub enum AttachError {
 
 /// Beats between two times that a process attends to what other hosts want of its chunks: 80 ms.
 pub const ATTEND_BEATS: u64 = 8;
+
+/// Beats between two looks at the path of the region: a second.
+const PATH_BEATS: u64 = 100;
 
 /// A layer above that has chunks of its own, of which other hosts may want something at any time.
 pub trait ChunkOwner: Send {
@@ -219,6 +222,7 @@ impl Attachment {
         // Started before the member exists: a thread that cannot be started leaks none.
         let (hand_over, handed_over) = std::sync::mpsc::sync_channel::<LocalMember>(1);
         let stop = Arc::new(AtomicBool::new(false));
+        let mut path_watch = PathWatch::new(&self.region).map_err(AttachError::Agent)?;
         let thread = {
             let (stop, tier_path) = (Arc::clone(&stop), self.tier_path.clone());
             std::thread::Builder::new()
@@ -234,6 +238,11 @@ impl Attachment {
                             owner = owner.and_then(|mut owner| {
                                 owner.attend(&agent, &clock).then_some(owner)
                             });
+                        }
+                        if beats.is_multiple_of(PATH_BEATS)
+                            && let Some(lost) = path_watch.look()
+                        {
+                            tracing::error!("{}", lost.in_words());
                         }
                         beats += 1;
                         clock.sleep_ms(HEARTBEAT_MS);

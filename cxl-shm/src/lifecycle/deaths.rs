@@ -86,6 +86,11 @@ impl<'m, B: Backend> Deaths<'m, B> {
         Self { member, clock, declare_ms, slots, suspicion, look_at_ms: 0, cases: Vec::new() }
     }
 
+    /// Waits from now on so long before a death is proposed. What was proposed stays so.
+    pub fn set_declare_ms(&mut self, declare_ms: u64) {
+        self.declare_ms = declare_ms.max(crate::node::SUSPECT_MS);
+    }
+
     /// One step. With `declares` every suspected node is proposed to be dead; without, only what
     /// this node was appointed to is carried on.
     pub fn step(

@@ -1,11 +1,13 @@
 //! Removing the file of a region.
 
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::PathBuf;
 
 use super::Region;
 use super::path::Identity;
+use super::path_watch::REMOVED_ON_PURPOSE;
 use crate::layout::RegionKind;
 
 /// Why the file of a region could not be removed. It is still there.
@@ -54,7 +56,12 @@ impl Region {
             Ok(metadata) if Identity::of(&metadata) != self.path.identity() => {
                 return Err(RemoveError::Replaced { path: path() });
             }
-            Ok(_) => fs::remove_file(self.path()),
+            Ok(found) => {
+                // Processes that use it are not to take this for a mistake ([`PathWatch`]).
+                let mode = Permissions::from_mode(found.mode() | REMOVED_ON_PURPOSE);
+                let _ = self.file.set_permissions(mode);
+                fs::remove_file(self.path())
+            }
             Err(error) => Err(error),
         };
         match removed {
