@@ -61,6 +61,19 @@ impl ManagerFigures {
         self.counts().activity
     }
 
+    /// What the manager does, in a few words.
+    pub(crate) fn in_words(&self) -> String {
+        let Counts { activity, term, .. } = *self.counts();
+        match activity {
+            ManagerActivity::Starting => "starts".to_owned(),
+            ManagerActivity::StandingBy => format!("stands by; the active one has term {term}"),
+            ManagerActivity::Collecting => {
+                format!("claimed term {term}, waits for nodes to acknowledge it")
+            }
+            ManagerActivity::Serving => format!("grants locks, term {term}"),
+        }
+    }
+
     fn counts(&self) -> MutexGuard<'_, Counts> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

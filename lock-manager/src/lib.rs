@@ -7,16 +7,21 @@
 //! blocks do not need it. Without a lock manager no chunk is allocated, and a publish that needs a
 //! chunk evicts instead.
 
+mod cpu;
 mod fence;
 mod figures;
 mod log;
 mod options;
+mod pace;
 mod role;
 mod run;
+mod service;
 
+pub use cpu::{CpuChoice, CpuError};
 pub use fence::FenceError;
 pub use figures::{ManagerActivity, ManagerFigures};
 pub use log::{Log, LogFormat, LogOptions};
 pub use options::{FencingMethod, Options};
 pub use role::{ManagerRole, RoleChange, RoleError, StepOutcome, Timeouts};
-pub use run::{RunError, run, stop_with_parent};
+pub use run::{ReadAgain, RunError, run, stop_with_parent};
+pub use service::Service;

@@ -46,7 +46,8 @@ impl Log {
             LogFormat::Json => LogThread::start_telling(io::stderr(), lost_as_json),
         }?;
         let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-        let lines = tracing_subscriber::fmt().with_env_filter(filter);
+        // Logs go to journals and files: whether another crate asks for colours changes nothing.
+        let lines = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false);
         // A program has one log. Errors of the log have no place where they could be told.
         let writer = Writer(thread.lines().clone());
         let lines = lines.with_writer(writer).log_internal_errors(false);

@@ -16,11 +16,16 @@ struct CommandLine {
     log: LogOptions,
 }
 
+/// This program has flags and variables of the environment alone.
+fn read_again() -> Result<lock_manager::Options, String> {
+    CommandLine::try_parse().map(|line| line.options).map_err(|error| error.to_string())
+}
+
 fn main() -> ExitCode {
     let CommandLine { options, log: LogOptions { log_format } } = CommandLine::parse();
     let outcome = match Log::to_stderr(log_format) {
         Ok(_log) => {
-            let outcome = lock_manager::run(&options, &ManagerFigures::default());
+            let outcome = lock_manager::run(&options, &ManagerFigures::default(), &read_again);
             if let (LogFormat::Json, Err(error)) = (log_format, &outcome) {
                 tracing::error!("{error}");
                 return ExitCode::FAILURE;

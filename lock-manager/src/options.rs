@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use cxl_shm::node::SUSPECT_MS;
 
+use crate::cpu::CpuChoice;
+
 /// How a host that was declared dead is kept from writing ever again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum FencingMethod {
@@ -26,6 +28,8 @@ pub enum FencingMethod {
 /// fetches and publishes continue.
 ///
 /// The log goes to standard error. When standard error cannot be written, only log lines are lost.
+/// SIGHUP reads the settings again: --takeover-ms, --declare-ms and those of fences take effect at once.
+/// Under systemd it says when it is ready, and feeds the watchdog.
 #[derive(Args, Clone, PartialEq, Eq, Debug)]
 pub struct Options {
     /// The region: a devdax device (/dev/daxX.Y), or a file on a single host.
@@ -67,6 +71,12 @@ pub struct Options {
     /// With --fence command: how long the program may take.
     #[arg(long, value_name = "MS", default_value_t = 60_000)]
     pub fence_timeout_ms: u64,
+
+    /// The CPU that the thread which grants is bound to: `near` is one near the memory of the region, and
+    /// none where the kernel does not say which are; `any` leaves the choice to the kernel; or the
+    /// number of a CPU.
+    #[arg(long, value_name = "CPU", default_value_t)]
+    pub cpu: CpuChoice,
 
     /// Stop when the process that started this one ends.
     #[arg(long)]

@@ -110,6 +110,13 @@ impl<'m, B: Backend> ManagerRole<'m, B> {
         })
     }
 
+    /// Waits for others as `timeouts` say from now on.
+    pub fn set_timeouts(&mut self, timeouts: Timeouts) {
+        let Timeouts { takeover_ms, declare_ms } = timeouts;
+        self.takeover_ms = takeover_ms;
+        self.deaths.set_declare_ms(declare_ms);
+    }
+
     /// One step: of granting, or of standing by, and of what the dead need. `fence` makes certain
     /// that a declared host writes no more.
     ///

@@ -5,17 +5,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use cxl_shm::clock::{Clock, SystemClock};
-use cxl_shm::lifecycle::{AttachError, Attachment, DeathEvent, LocalMember, RecoveryEvent};
+use cxl_shm::lifecycle::{AttachError, Attachment, DeathEvent, Fence, LocalMember, RecoveryEvent};
 use cxl_shm::lock::ManageError;
 use cxl_shm::units::NodeId;
 use cxl_shm_objects::ObjectChunks;
 
 use kv_cache::reclaim_dead_processes;
 
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::cpu::{self, CpuError};
 use crate::fence::{self, FenceError, fence_of};
 use crate::figures::ManagerFigures;
 use crate::options::Options;
+use crate::pace;
 use crate::role::{ManagerRole, RoleChange, RoleError, Timeouts};
+use crate::service::Service;
 
 /// How often it looks whether processes of its host have died.
 const RECLAIM_MS: u64 = 500;
@@ -37,6 +42,12 @@ pub enum RunError {
     /// Hosts cannot be fenced as the options say.
     #[error(transparent)]
     Fence(#[from] FenceError),
+    /// The CPU that the options name.
+    #[error(transparent)]
+    Cpu(#[from] CpuError),
+    /// No thread that tells the service manager.
+    #[error("cannot start the thread that tells the service manager: {0}")]
+    Notify(std::io::Error),
     /// No thread for what dead processes left.
     #[error("cannot start the thread that cleans up after dead processes of this host: {0}")]
     Thread(std::io::Error),
@@ -45,33 +56,51 @@ pub enum RunError {
     Signals(std::io::Error),
 }
 
+/// Reads the settings of a lock manager again, from where they came; or says why they are not good.
+pub type ReadAgain<'a> = &'a dyn Fn() -> Result<Options, String>;
+
 /// Runs until SIGINT or SIGTERM, then stops in order: what is held stays held, and a standby takes
-/// over at once. What it does is counted in `figures`.
+/// over at once. What it does is counted in `figures`. SIGHUP calls `read_again`: settings that are
+/// not good change nothing.
 ///
 /// # Errors
 /// [`RunError`]; nothing is left behind then.
-pub fn run(options: &Options, figures: &ManagerFigures) -> Result<(), RunError> {
+pub fn run(
+    options: &Options,
+    figures: &ManagerFigures,
+    read_again: ReadAgain<'_>,
+) -> Result<(), RunError> {
     fence::check(options)?;
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&stop)).map_err(RunError::Signals)?;
+    let [stop, reload] = [(); 2].map(|()| Arc::new(AtomicBool::new(false)));
+    for (signal, flag) in [(SIGINT, &stop), (SIGTERM, &stop), (SIGHUP, &reload)] {
+        signal_hook::flag::register(signal, Arc::clone(flag)).map_err(RunError::Signals)?;
     }
+    let mut service = Service::start().map_err(RunError::Notify)?;
     if options.with_parent {
         stop_with_parent()?;
     }
     let attachment = Attachment::attach_with(&options.region, options.node, ObjectChunks)?;
     let region = attachment.member().superblock().uuid_text();
     let clock = SystemClock::start();
-    let Options { takeover_ms, declare_ms, .. } = *options;
-    let mut fence = fence_of(options, &attachment)?;
-    let mut role =
-        ManagerRole::new(attachment.member(), &clock, Timeouts { takeover_ms, declare_ms })?;
+    let mut options = options.clone();
+    let mut fence = fence_of(&options, &attachment)?;
+    let mut role = ManagerRole::new(attachment.member(), &clock, timeouts_of(&options))?;
     let reclaimer = Reclaimer::start(&attachment)?;
+    // Behind the start of the other thread, which is not bound.
+    cpu::bind(options.cpu, attachment.region())?;
     let mut tries = 0;
     let outcome = loop {
         if stop.load(Ordering::Relaxed) {
             tracing::info!(region, "stops");
+            service.stops();
             break Ok(());
+        }
+        if reload.swap(false, Ordering::Relaxed) {
+            service.reloads();
+            if let Some((new, new_fence)) = new_settings(&options, read_again, &attachment) {
+                role.set_timeouts(timeouts_of(&new));
+                (options, fence) = (new, new_fence);
+            }
         }
         let outcome = match role.step(clock.now_ms(), &mut fence) {
             Ok(outcome) => outcome,
@@ -81,16 +110,56 @@ pub fn run(options: &Options, figures: &ManagerFigures) -> Result<(), RunError> 
         if let Some(change) = outcome.change {
             tell(&region, change);
         }
+        // The words take memory: not in each of many turns.
+        if outcome.change.is_some() || service.awaits_word() {
+            service.is_at_work(&figures.in_words());
+        }
+        service.turn(clock.now_ms());
         for (node, event) in &outcome.deaths {
             tell_death(&region, *node, event);
         }
         tries = if outcome.busy { 0 } else { tries + 1 };
-        clock.pause(tries);
+        pace::rest(&clock, tries);
     };
     // Others are to take over at once, whatever the thread is at.
     drop(role);
     reclaimer.end(&attachment);
     outcome
+}
+
+fn timeouts_of(options: &Options) -> Timeouts {
+    let Options { takeover_ms, declare_ms, .. } = *options;
+    Timeouts { takeover_ms, declare_ms }
+}
+
+/// The settings as they are now, and their fence; `None` when they are not good.
+fn new_settings(
+    options: &Options,
+    read_again: ReadAgain<'_>,
+    attachment: &Attachment,
+) -> Option<(Options, Box<dyn Fence>)> {
+    let checked = read_again().and_then(|new| {
+        fence::check(&new).map_err(|error| error.to_string())?;
+        let fence = fence_of(&new, attachment).map_err(|error| error.to_string())?;
+        Ok((new, fence))
+    });
+    match checked {
+        Ok((new, fence)) => {
+            let fixed = |it: &Options| (it.region.clone(), it.node, it.cpu, it.with_parent);
+            if fixed(&new) != fixed(options) {
+                tracing::warn!(
+                    "--region, --node, --cpu and --with-parent change at the next start"
+                );
+            }
+            let Options { takeover_ms, declare_ms, .. } = new;
+            tracing::info!(takeover_ms, declare_ms, "read the settings again");
+            Some((new, fence))
+        }
+        Err(reason) => {
+            tracing::error!("the settings stay as they were: {reason}");
+            None
+        }
+    }
 }
 
 /// A thread that looks after the dead processes of this host: there may be much to sweep, and other
