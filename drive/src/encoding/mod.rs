@@ -8,6 +8,8 @@
 //!   publication (DRIVE-D6).
 //! - **DRIVE-E3**: A block is encoded only where that saves whole pages of 4 KiB, as many as the caller
 //!   asks for. A reader learns the encoding from the page table, never from the payload.
+//! - **DRIVE-E4**: Compaction moves a block of an encoding that this program does not know as it is. A
+//!   program that knows the encoding checks its bytes.
 //!
 //! The extent of an encoded block begins with 32 bytes:
 //!

@@ -8,7 +8,7 @@ pub(crate) const MANIFEST: &str = "manifest";
 pub(crate) const MANIFEST_NEW: &str = "manifest.new";
 
 /// A file of a store, by what it has.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) enum FileName {
     /// What happened.
     Journal(u64),

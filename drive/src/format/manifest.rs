@@ -6,12 +6,15 @@ use super::CarriedOut;
 use super::page::{HEADER_BYTES, PageError, PageKind, Seal};
 use crate::io::PAGE_BYTES;
 
+/// Stands for the store of a folder whose manifest was made anew: nothing else in the folder names it.
+pub(crate) const STORE_UNKNOWN: [u8; 16] = [0; 16];
+
 /// What is in force. What it does not name is not there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Manifest {
     /// Identity of this folder, in the seal of each of its pages.
     pub(crate) folder: [u8; 16],
-    /// Identity of the store that the folder is a part of.
+    /// Identity of the store that the folder is a part of, or [`STORE_UNKNOWN`].
     pub(crate) store: [u8; 16],
     /// Identity of the host that writes to the folder.
     pub(crate) host: [u8; 16],

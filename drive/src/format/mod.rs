@@ -20,7 +20,7 @@ pub use carried_out::CarriedOut;
 pub(crate) use file_name::{FileName, MANIFEST, MANIFEST_NEW};
 pub use layered::{ALL_LAYERS, Encoding, Page};
 pub(crate) use layered::{LAYERS_MAX, read_directory, write_directory};
-pub(crate) use manifest::Manifest;
+pub(crate) use manifest::{Manifest, STORE_UNKNOWN};
 #[cfg(test)]
 pub(crate) use page::HEADER_BYTES;
 pub(crate) use page::{PageError, PageKind, Seal, seal_pages};

@@ -15,6 +15,9 @@ use super::turns::PIECE_BYTES;
 use super::uring::UringQueue;
 use super::{Content, Direction, Done, Drive, EngineKind, FileId, PAGE_BYTES, Transfer};
 
+/// Blocks of all tenants are in the files: no other user reads them.
+const OURS: Mode = Mode::RUSR.union(Mode::WUSR);
+
 /// The file whose lock says that a process owns the folder.
 const LOCK: &str = "lock";
 
@@ -124,7 +127,7 @@ impl FolderDrive {
         failed: impl Fn(Errno) -> OpenFolderError,
     ) -> Result<File, OpenFolderError> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
-        let lock = fs::openat(folder, LOCK, flags, Mode::from(0o644)).map_err(&failed)?;
+        let lock = fs::openat(folder, LOCK, flags, OURS).map_err(&failed)?;
         match fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(File::from(lock)),
             Err(Errno::WOULDBLOCK) => Err(OpenFolderError::Owned { folder: path.to_owned() }),
@@ -156,7 +159,7 @@ impl FolderDrive {
 fn probe_direct(path: &Path, folder: &File) -> Result<bool, Errno> {
     const PROBE: &str = "probe";
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
-    let outcome = fs::openat(folder, PROBE, flags | OFlags::DIRECT, Mode::from(0o644));
+    let outcome = fs::openat(folder, PROBE, flags | OFlags::DIRECT, OURS);
     let found = match outcome {
         Ok(probe) => {
             // A kernel before 6.1 does not say: then a transfer of 4 KiB is tried by its use.
@@ -213,7 +216,7 @@ impl Drive for FolderDrive {
 
     fn create(&self, name: &str, content: Content, reserve: u64) -> io::Result<FileId> {
         let flags = self.flags(content) | OFlags::CREATE | OFlags::TRUNC;
-        let file = File::from(fs::openat(&self.folder, name, flags, Mode::from(0o644))?);
+        let file = File::from(fs::openat(&self.folder, name, flags, OURS)?);
         if reserve > 0 {
             match fs::fallocate(&file, FallocateFlags::empty(), 0, reserve) {
                 Ok(()) => {}

@@ -23,6 +23,7 @@ mod buffer;
 #[cfg(feature = "sim")]
 pub mod faulty;
 mod folder;
+pub(crate) mod open_files;
 mod posix;
 #[cfg(feature = "sim")]
 pub mod recorded;
@@ -37,6 +38,7 @@ use std::io;
 pub use bounded::{BoundedDrive, CallThread, LONGEST_CALL};
 pub use buffer::Buffer;
 pub use folder::{FolderDrive, OpenFolderError};
+pub use open_files::TooFewOpenFiles;
 pub use turns::longest_write;
 
 /// Bytes of a page of a drive: the unit in which extents are aligned, and tables written.

@@ -104,6 +104,18 @@ impl Admission {
         }
     }
 
+    /// A block was found in the pool by a look at all of its blocks, which is no use of it.
+    pub fn found(&mut self, bits: u64) {
+        let is_known = match &self.rule {
+            Rule::All => true,
+            Rule::SecondTouch(keys) => keys.was_seen(bits),
+            Rule::Frequency { counts, .. } => counts.count(bits) > 0,
+        };
+        if !is_known {
+            self.seen(bits);
+        }
+    }
+
     /// A block left the drive to make room.
     pub fn left(&mut self, bits: u64) {
         if let Rule::Frequency { counts, left } = &mut self.rule {

@@ -65,6 +65,17 @@ impl<K: PolicyKey> Backups<K> {
     /// the drive has it. A block that was not admitted has another try so. Time does not go back.
     pub fn seen(&mut self, block: K, is_on_drive: bool, now_ms: u64) {
         self.admission.seen(block.bits());
+        self.wait(block, is_on_drive, now_ms);
+    }
+
+    /// A block was found in the pool by a look at all of its blocks. It waits as if it was seen, and that
+    /// counts as no use of it.
+    pub fn found(&mut self, block: K, is_on_drive: bool, now_ms: u64) {
+        self.admission.found(block.bits());
+        self.wait(block, is_on_drive, now_ms);
+    }
+
+    fn wait(&mut self, block: K, is_on_drive: bool, now_ms: u64) {
         if is_on_drive || self.is_waiting.contains(&block) {
             return;
         }
@@ -147,6 +158,34 @@ mod tests {
         backups.seen(1, false, 200);
         assert_eq!(all_due(&mut backups, 300), [1]);
         assert_eq!(backups.figures().refused, 1);
+    }
+
+    #[test]
+    fn a_look_at_the_whole_pool_is_no_second_touch() {
+        for kind in [AdmissionKind::SecondTouch, AdmissionKind::Frequency] {
+            let mut backups = backups(kind);
+            if kind == AdmissionKind::Frequency {
+                // So that one sighting is not enough.
+                (0..5).for_each(|_| backups.seen(77, true, 0));
+                (0..640).for_each(|_| backups.left(77));
+            }
+            backups.seen(1, false, 0);
+            backups.found(2, false, 0);
+            assert_eq!(all_due(&mut backups, 100), [0_u32; 0]);
+            for now_ms in [200, 400, 600] {
+                backups.found(1, false, now_ms);
+                backups.found(2, false, now_ms);
+                assert_eq!(all_due(&mut backups, now_ms + 100), [0_u32; 0], "{kind}");
+            }
+            for _ in 0..20 {
+                backups.seen(1, false, 800);
+            }
+            backups.found(1, false, 800);
+            assert_eq!(all_due(&mut backups, 900), [1], "{kind}");
+            // A drive that refused it gets it another time.
+            backups.found(1, false, 1000);
+            assert_eq!(all_due(&mut backups, 1100), [1], "{kind}");
+        }
     }
 
     #[test]

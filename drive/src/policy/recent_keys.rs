@@ -39,6 +39,12 @@ impl RecentKeys {
         line[0] = word | again;
     }
 
+    /// Whether a key was seen, as far as is remembered.
+    pub(super) fn was_seen(&self, bits: u64) -> bool {
+        let (line, word) = self.place(bits);
+        self.lines[line].iter().any(|other| other & !AGAIN == word)
+    }
+
     /// Whether a key was seen more than once, as far as is remembered.
     pub(super) fn was_seen_again(&self, bits: u64) -> bool {
         let (line, word) = self.place(bits);

@@ -3,7 +3,8 @@
 //! - **DRIVE-S1**: A folder that fails, is full or is gone costs misses for its blocks. The blocks of
 //!   the other folders are found, and new ones go there.
 //! - **DRIVE-S2**: All folders of a store name the same store. A folder of another store is refused,
-//!   because its blocks would be counted and removed by two owners.
+//!   because its blocks would be counted and removed by two owners. A new folder takes the name from
+//!   the others. While none of them answers it is not known, and nothing is opened.
 
 mod owner;
 mod room;
@@ -20,10 +21,12 @@ use kv_cache::BlockKey;
 
 use crate::io::{
     BoundedDrive, Buffer, CallThread, Drive, EngineKind, FolderDrive, OpenFolderError,
+    TooFewOpenFiles, open_files,
 };
 use crate::volume::{
-    BlockSpec, CommitError, OpenVolumeError, ReadMiss, ReserveError, Volume, VolumeOptions,
-    WriteError, rebuild_manifest, store_of,
+    BlockSpec, CommitError, OpenVolumeError, ReadMiss, ReserveError, STORE_UNKNOWN, Volume,
+    VolumeOptions, WriteError, has_manifest, most_bytes, rebuild_manifest, segments_in,
+    segments_of, store_of,
 };
 
 pub use room::KeepRoom;
@@ -83,6 +86,21 @@ pub enum OpenStoreError {
         /// The folder.
         folder: PathBuf,
     },
+    /// Which store new folders belong to is not known (DRIVE-S2).
+    #[error(
+        "the device of {} does not answer, and {} is new: it belongs to the store of the other one; \
+         try again when the device answers, or leave out the folder if it is gone for good",
+        .silent.display(), .new.display()
+    )]
+    StoreUnknown {
+        /// A folder whose device does not answer.
+        silent: PathBuf,
+        /// A folder that names no store.
+        new: PathBuf,
+    },
+    /// The segments of the folders are more files than this process may open.
+    #[error(transparent)]
+    OpenFiles(#[from] TooFewOpenFiles),
     /// There is none.
     #[error("a store has at least one folder, and none of those given can be used")]
     NoFolder,
@@ -161,14 +179,26 @@ impl Store {
         let mut store = None;
         for folder in folders {
             let calls = start_calls(&folder.path)?;
-            let drive = match connect(&folder.path, &calls, options.engine) {
+            let mut drive = match connect(&folder.path, &calls, options.engine) {
                 Err(OpenFolderError::System { source, .. }) if is_device_error(&source) => None,
                 outcome => Some(outcome?),
             };
-            store = store.or_else(|| drive.as_ref().and_then(|drive| store_of(drive)));
+            match drive.as_ref().map(|drive| store_of(drive)) {
+                Some(Ok(its)) => store = store.or(its),
+                Some(Err(error)) if is_device_error(&error) => drive = None,
+                // Opening the volume says why.
+                Some(Err(_)) | None => {}
+            }
             drives.push((folder, calls, drive));
         }
-        let store = store.unwrap_or_else(|| *uuid::Uuid::new_v4().as_bytes());
+        let files = drives.iter().filter_map(|(folder, _, drive)| Some((*folder, drive.as_ref()?)));
+        open_files::allow(files.map(|it| segments_max(it.1, it.0, options.access)).sum())?;
+        let store = match store {
+            Some(store) => store,
+            // A repair of a part of the folders does not invent what the others say.
+            None if options.access == Access::Repair => STORE_UNKNOWN,
+            None => new_store(&drives)?,
+        };
         let mut opened = Vec::new();
         for (folder, calls, drive) in drives {
             let volume = match drive {
@@ -196,6 +226,11 @@ impl Store {
         for folder in self.folders.iter().filter(|folder| folder.volume().is_none()) {
             let (path, engine) = (&folder.options.path, self.options.engine);
             let Ok(drive) = connect(path, &folder.calls, engine) else { continue };
+            let files = segments_max(&drive, &folder.options, self.options.access);
+            if let Err(error) = open_files::allow(files) {
+                tracing::error!(folder = %path.display(), "{error}");
+                continue;
+            }
             match open_volume(&folder.options, drive, &self.options, self.store) {
                 Ok(Some(volume)) => {
                     let mut place = folder.volume.write().unwrap_or_else(PoisonError::into_inner);
@@ -263,10 +298,9 @@ impl Store {
     pub fn commit(&self) -> (Vec<BlockKey>, Vec<CommitError>) {
         let (mut keys, mut errors) = (Vec::new(), Vec::new());
         for (_, volume) in self.volumes() {
-            match volume.commit() {
-                Ok(its) => keys.extend(its),
-                Err(error) => errors.push(error),
-            }
+            errors.extend(volume.commit_untold().err());
+            // Blocks of steps before the one that failed are kept.
+            keys.extend(volume.take_untold());
         }
         (keys, errors)
     }
@@ -290,8 +324,7 @@ impl Store {
         buffer: Buffer,
         timeout: Duration,
     ) -> Result<(Buffer, u32), (Option<Buffer>, GetMiss)> {
-        let Some((_, volume)) = self.volumes().find(|(_, volume)| volume.find(&key).is_some())
-        else {
+        let Some(volume) = self.volume_of(&key) else {
             return Err((Some(buffer), ReadMiss::NotFound.into()));
         };
         let (tell, told) = bounded(1);
@@ -322,6 +355,32 @@ impl Store {
     }
 }
 
+/// Segments that a folder may have: each is an open file.
+fn segments_max(drive: &BoundedDrive, folder: &FolderOptions, access: Access) -> u64 {
+    let now = segments_of(drive);
+    match access {
+        Access::Write => now.max(segments_in(drive, folder.capacity_bytes)),
+        Access::Read | Access::Repair => now,
+    }
+}
+
+/// Identity of a new store, in new folders. `drives` are those of all its folders.
+///
+/// # Errors
+/// [`OpenStoreError::StoreUnknown`]: the folders of a device that does not answer may name it.
+fn new_store(
+    drives: &[(&FolderOptions, Arc<CallThread>, Option<BoundedDrive>)],
+) -> Result<[u8; 16], OpenStoreError> {
+    let path = |answers: bool| {
+        let found = drives.iter().find(|(.., drive)| drive.is_some() == answers);
+        found.map(|(folder, ..)| folder.path.clone())
+    };
+    match (path(false), path(true)) {
+        (Some(silent), Some(new)) => Err(OpenStoreError::StoreUnknown { silent, new }),
+        _ => Ok(*uuid::Uuid::new_v4().as_bytes()),
+    }
+}
+
 /// The volume in a folder. `None` when the device does not answer.
 fn open_volume(
     folder: &FolderOptions,
@@ -329,7 +388,7 @@ fn open_volume(
     options: &StoreOptions,
     store: [u8; 16],
 ) -> Result<Option<Arc<Volume>>, OpenStoreError> {
-    let volume_options = VolumeOptions {
+    let mut volume_options = VolumeOptions {
         capacity_bytes: folder.capacity_bytes,
         segment_bytes: None,
         host: options.host,
@@ -337,11 +396,16 @@ fn open_volume(
         clock: Arc::new(SystemClock::start()),
     };
     let failed = |source| OpenStoreError::Volume { folder: folder.path.clone(), source };
+    let mut losses = Vec::new();
     if options.access == Access::Repair {
-        rebuild_manifest(&drive, &volume_options, store).map_err(failed)?;
-        if store_of(&drive).is_none() {
+        let known = (store != STORE_UNKNOWN).then_some(store);
+        losses =
+            rebuild_manifest(&drive, &volume_options, known).map_err(failed)?.unwrap_or_default();
+        if !has_manifest(&drive) {
             return Err(failed(OpenVolumeError::ManifestMissing));
         }
+        // Nothing new is written, and what is there stays, however much that is.
+        volume_options.capacity_bytes = folder.capacity_bytes.min(most_bytes(&drive));
     }
     let drive = Box::new(drive);
     let outcome = match options.access {
@@ -349,7 +413,10 @@ fn open_volume(
         Access::Write | Access::Repair => Volume::open(drive, volume_options, store),
     };
     match outcome {
-        Ok(volume) if volume.store() == store => Ok(Some(volume)),
+        Ok(volume) if [store, STORE_UNKNOWN].contains(&volume.store()) => {
+            volume.add_losses(losses);
+            Ok(Some(volume))
+        }
         Ok(_) => Err(OpenStoreError::OtherStore { folder: folder.path.clone() }),
         Err(OpenVolumeError::System { source, .. }) if is_device_error(&source) => Ok(None),
         Err(error) => Err(failed(error)),

@@ -29,11 +29,24 @@ impl Store {
         self.folders.iter().map(|folder| (folder.options.path.as_path(), folder.volume()))
     }
 
-    /// A block, and the number of the folder that has it.
+    /// A block, and the number of the folder that has it. Where several have it, one that this version
+    /// can read, on a device that did not fail a moment ago (DRIVE-S1).
     #[must_use]
     pub fn block(&self, key: &BlockKey) -> Option<(usize, StoredBlock)> {
         let each = self.folders.iter().enumerate();
-        each.filter_map(|(number, folder)| Some((number, folder.volume()?.block(key)?))).next()
+        let mut found = each.filter_map(|(number, folder)| {
+            let volume = folder.volume()?;
+            Some((volume.block(key)?, number, volume))
+        });
+        let first = found.next()?;
+        let worth = |block: &StoredBlock, number: usize, volume: &Volume| {
+            (block.is_readable(), !volume.failures()[0].1, std::cmp::Reverse(number))
+        };
+        let best = found.fold(first, |best, next| {
+            let is_better = worth(&next.0, next.1, &next.2) > worth(&best.0, best.1, &best.2);
+            if is_better { next } else { best }
+        });
+        Some((best.1, best.0))
     }
 
     /// Reserves an extent for a block, and says in which folder. Blocks are striped over the folders
@@ -73,10 +86,15 @@ impl Store {
         buffer: Buffer,
         done: ReadDone,
     ) -> Result<(), (Buffer, ReadMiss)> {
-        match self.volumes().find(|(_, volume)| volume.find(&key).is_some()) {
-            Some((_, volume)) => volume.read(key, buffer, done),
+        match self.volume_of(&key) {
+            Some(volume) => volume.read(key, buffer, done),
             None => Err((buffer, ReadMiss::NotFound)),
         }
+    }
+
+    /// The volume from which a block is read: that of [`block`](Self::block).
+    pub(super) fn volume_of(&self, key: &BlockKey) -> Option<Arc<Volume>> {
+        self.volume(self.block(key)?.0)
     }
 
     /// The blocks in part `part` of folder `folder`, in no order. `None` behind the last part. Blocks

@@ -280,3 +280,161 @@ fn a_folder_that_cannot_be_opened_in_time_is_left_out_and_tried_again() {
     store.scan(|_, _| {}).unwrap();
     (0..40).for_each(|number| assert_eq!(get(&store, number).unwrap(), payload(number)));
 }
+
+#[test]
+fn one_of_several_folders_is_repaired_and_belongs_to_the_store_again() {
+    let root = tempfile::tempdir().unwrap();
+    let both = folders(root.path(), &["a", "b"]);
+    let store = open(&both, Access::Write);
+    (0..40).for_each(|number| put(&store, number).unwrap());
+    assert_eq!(store.commit().0.len(), 40);
+    drop(store);
+    std::fs::write(both[1].path.join("manifest"), "damaged").unwrap();
+    assert!(Store::open(&both, options(Access::Write)).is_err());
+    let store = open(&both[1..], Access::Repair);
+    assert!(store.commit().1.is_empty());
+    drop(store);
+    // A look at it alone gives it no other name.
+    drop(open(&both[1..], Access::Read));
+    let store = open(&both, Access::Write);
+    (0..40).for_each(|number| assert_eq!(get(&store, number).unwrap(), payload(number)));
+    drop(store);
+    // Nor does the order of the folders.
+    let store = open(&[both[1].clone(), both[0].clone()], Access::Write);
+    (0..40).for_each(|number| assert_eq!(get(&store, number).unwrap(), payload(number)));
+}
+
+/// DRIVE-S2.
+#[test]
+fn a_new_folder_beside_one_that_does_not_answer_waits_for_its_store() {
+    let root = tempfile::tempdir().unwrap();
+    let both = folders(root.path(), &["a", "b"]);
+    let faults = Faults::of_folder(&both[0].path);
+    let store = open(&both[..1], Access::Write);
+    put(&store, 1).unwrap();
+    store.commit();
+    drop(store);
+    faults.plan(None, 0, u64::MAX, Fault::Error(libc::EIO));
+    let refused = Store::open(&both, options(Access::Write)).unwrap_err();
+    assert!(matches!(refused, OpenStoreError::StoreUnknown { .. }), "{refused}");
+    assert_eq!(
+        std::fs::read_dir(&both[1].path)
+            .unwrap()
+            .filter(|entry| { entry.as_ref().unwrap().file_name() == "manifest" })
+            .count(),
+        0
+    );
+    faults.clear();
+    let store = open(&both, Access::Write);
+    assert_eq!((store.volumes().count(), get(&store, 1).unwrap()), (2, payload(1)));
+}
+
+#[test]
+fn nothing_leaves_a_folder_before_its_tables_are_read() {
+    let root = tempfile::tempdir_in("/dev/shm").unwrap();
+    let both = folders(root.path(), &["a"]);
+    let store = open(&both, Access::Write);
+    (0..480).for_each(|number| put(&store, number).unwrap());
+    assert_eq!(store.commit().0.len(), 480);
+    drop(store);
+    let store = Store::open(&both, options(Access::Write)).unwrap();
+    assert_eq!(keep_room(&store, (60, 50), &Budgets::default(), &[]), []);
+    store.scan(|_, _| {}).unwrap();
+    assert!(!keep_room(&store, (60, 50), &Budgets::default(), &[]).is_empty());
+}
+
+/// Near the whole capacity no segment can be made long before the blocks reach the watermark.
+#[test]
+fn a_folder_takes_blocks_again_whatever_its_watermarks_and_size() {
+    let root = tempfile::tempdir_in("/dev/shm").unwrap();
+    let mut folder = folders(root.path(), &["a"]);
+    for (capacity_bytes, marks) in [(8 << 20, (100, 99)), (2 << 20, (99, 98)), (3 << 20, (90, 80))]
+    {
+        folder[0].capacity_bytes = capacity_bytes;
+        let store = open(&folder, Access::Write);
+        let mut taken = 0;
+        for number in 0..3000 {
+            taken += u32::from(put(&store, capacity_bytes + number).is_ok());
+            if number % 40 == 39 {
+                assert!(store.commit().1.is_empty());
+                keep_room(&store, marks, &Budgets::default(), &[]);
+            }
+        }
+        assert!(taken > 600, "{taken} of 3000 with {capacity_bytes} bytes and {marks:?}");
+    }
+}
+
+#[test]
+fn a_block_that_another_folder_has_too_is_not_told_to_leave() {
+    let root = tempfile::tempdir_in("/dev/shm").unwrap();
+    let both = folders(root.path(), &["a", "b"]);
+    drop(open(&both, Access::Write));
+    for folder in &both {
+        let store = open(std::slice::from_ref(folder), Access::Write);
+        (0..20).for_each(|number| put(&store, number).unwrap());
+        assert_eq!(store.commit().0.len(), 20);
+    }
+    let store = open(&both, Access::Write);
+    let mut told = Vec::new();
+    let mut room = KeepRoom {
+        watermarks: Watermarks::new(2, 1).unwrap(),
+        budgets: &Budgets::default(),
+        may_leave: &mut |_| true,
+        leaving: &mut |keys| told.extend_from_slice(keys),
+    };
+    let (left, _) = store.keep_room(&mut room);
+    assert!(left > told.len(), "{left} left, {} told", told.len());
+    assert!(told.iter().all(|key| store.find(key).is_none()));
+    let there = (0..20).filter(|number| store.find(&key(*number)).is_some()).count();
+    assert_eq!(there + told.len(), 20);
+}
+
+/// DRIVE-S1.
+#[test]
+fn a_block_is_read_from_the_folder_whose_device_works() {
+    let root = tempfile::tempdir_in("/dev/shm").unwrap();
+    let both = folders(root.path(), &["a", "b"]);
+    let faults = Faults::of_folder(&both[0].path);
+    drop(open(&both, Access::Write));
+    for folder in &both {
+        let store = open(std::slice::from_ref(folder), Access::Write);
+        put(&store, 1).unwrap();
+        assert_eq!(store.commit().0.len(), 1);
+    }
+    let store = open(&both, Access::Write);
+    faults.plan(Some(Call::ReadPayload), 0, u64::MAX, Fault::Error(libc::EIO));
+    let failed = (0..5).take_while(|_| get(&store, 1).is_err()).count();
+    assert_eq!(failed, 3, "then the device is marked");
+    assert_eq!(store.block(&key(1)).unwrap().0, 1);
+    assert_eq!(get(&store, 1).unwrap(), payload(1));
+}
+
+#[test]
+fn blocks_that_a_collection_made_durable_are_told_though_a_later_commit_fails() {
+    let root = tempfile::tempdir_in("/dev/shm").unwrap();
+    let folder = folders(root.path(), &["a"]);
+    let faults = Faults::of_folder(&folder[0].path);
+    let store = open(&folder, Access::Write);
+    put(&store, 1).unwrap();
+    store.volume(0).unwrap().collect(90).unwrap();
+    put(&store, 2).unwrap();
+    faults.plan(Some(Call::Write), 0, 1, Fault::Error(libc::EIO));
+    let (keys, errors) = store.commit();
+    assert_eq!((keys, errors.len()), (vec![key(1)], 1));
+    assert_eq!(get(&store, 1).unwrap(), payload(1));
+}
+
+#[test]
+fn files_are_for_this_user_alone() {
+    use std::os::unix::fs::MetadataExt as _;
+    let root = tempfile::tempdir_in("/dev/shm").unwrap();
+    let folder = folders(root.path(), &["a"]);
+    let store = open(&folder, Access::Write);
+    put(&store, 1).unwrap();
+    assert_eq!(store.commit().0.len(), 1);
+    let files = std::fs::read_dir(&folder[0].path).unwrap().map(|entry| entry.unwrap());
+    let modes: Vec<_> =
+        files.map(|file| (file.file_name(), file.metadata().unwrap().mode() & 0o777)).collect();
+    assert!(modes.len() >= 4, "{modes:?}");
+    assert!(modes.iter().all(|(_, mode)| *mode == 0o600), "{modes:?}");
+}

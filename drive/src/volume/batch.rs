@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashSet};
 
 use super::moves::Came;
-use super::segment::Phase;
+use super::segment::{Phase, Segment};
 use super::state::{Leaving, State, Written};
 use crate::format::{BlockRecord, FileName, Record};
 use crate::io::FileId;
@@ -49,10 +49,12 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    /// Takes what waits for a commit.
-    pub(super) fn take(state: &mut State) -> Self {
+    /// Takes what waits for a commit, of blocks that are written the first `blocks_max`. The others
+    /// wait on.
+    pub(super) fn take(state: &mut State, blocks_max: usize) -> Self {
         let mut batch = Self::default();
-        for written in std::mem::take(&mut state.written) {
+        let later = state.written.split_off(blocks_max.min(state.written.len()));
+        for written in std::mem::replace(&mut state.written, later) {
             // A block that was removed while it was moved is not to come back.
             let gone = written
                 .moved_from
@@ -67,6 +69,7 @@ impl Batch {
         let busy: HashSet<u32> = batch.written.iter().map(|written| written.slot).collect();
         // The journal names a segment before it names a place in it.
         let leaving: HashSet<u32> = batch.leaving.iter().map(|leaving| leaving.slot).collect();
+        let later: HashSet<u32> = state.written.iter().map(|written| written.slot).collect();
         let mut rewrites = 0;
         for (slot, segment) in state.all() {
             if busy.contains(&slot) {
@@ -81,7 +84,7 @@ impl Batch {
                 continue;
             }
             let removed = segment.removed.len();
-            let is_still = segment.scanned && segment.under_way == 0;
+            let is_still = segment.scanned && segment.under_way == 0 && !later.contains(&slot);
             let mut sealing = Sealing {
                 slot,
                 id: segment.id,
@@ -143,8 +146,12 @@ impl Batch {
         let opened = |(_, segment): &(u32, u32)| Record::Opened { segment: *segment };
         records.extend(self.announced.iter().map(opened));
         records.extend(self.written.iter().map(|written| Record::Block(written.record)));
-        records.extend(self.leaving.iter().filter_map(|it| removed(it.slot, it.first_page)));
+        // A segment that goes takes all its blocks with it.
+        let goes: HashSet<u32> = self.dropped.iter().map(|(slot, _)| *slot).collect();
+        let leaving = self.leaving.iter().filter(|it| !goes.contains(&it.slot));
+        records.extend(leaving.filter_map(|it| removed(it.slot, it.first_page)));
         let moved = self.written.iter().filter_map(|written| written.moved_from);
+        let moved = moved.filter(|from| !goes.contains(&from.slot));
         records.extend(moved.filter_map(|from| removed(from.slot, from.first_page)));
         records.extend(self.sealed.iter().map(|it| Record::Sealed {
             segment: it.id,
@@ -156,9 +163,9 @@ impl Batch {
         records
     }
 
-    /// Makes what is durable visible. Returns the files that nothing names any more, and those that
-    /// are to be closed.
-    pub(super) fn publish(self, state: &mut State) -> (Vec<FileName>, Vec<FileId>) {
+    /// Makes what is durable visible. Returns the files that nothing names any more, with the pages
+    /// that they have of what segments may have, and those that are to be closed.
+    pub(super) fn publish(self, state: &mut State) -> (Vec<(FileName, u32)>, Vec<FileId>) {
         let (mut gone, mut closed) = (Vec::new(), Vec::new());
         for (slot, _) in &self.announced {
             if let Some(segment) = state.segment(*slot) {
@@ -178,7 +185,7 @@ impl Batch {
         for Sealed { slot, id, version, table_pages, records } in self.sealed {
             let Some(segment) = state.segment(slot) else { continue };
             if let Phase::Sealed { version, .. } = segment.phase {
-                gone.push(FileName::Table(id, version));
+                gone.push((FileName::Table(id, version), 0));
             }
             segment.phase = Phase::Sealed { version, table_pages };
             segment.records = records;
@@ -186,11 +193,11 @@ impl Batch {
             segment.removed = Vec::new();
         }
         for (slot, id) in self.dropped {
-            gone.push(FileName::Data(id));
             let segment = state.segments.get_mut(slot as usize).and_then(Option::take);
+            gone.push((FileName::Data(id), segment.as_ref().map_or(0, Segment::allocated)));
             closed.extend(segment.as_ref().map(|segment| segment.data));
             if let Some(Phase::Sealed { version, .. }) = segment.map(|segment| segment.phase) {
-                gone.push(FileName::Table(id, version));
+                gone.push((FileName::Table(id, version), 0));
             }
             state.by_id.remove(&id);
         }
@@ -208,10 +215,7 @@ impl Batch {
             }
         }
         state.close_open();
-        let later = std::mem::take(&mut state.written);
-        for written in self.written.iter().chain(&later) {
-            state.forget(written);
-        }
+        state.forget_written(&self.written);
         state.leaving.extend(self.leaving);
     }
 }

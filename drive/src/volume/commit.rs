@@ -5,12 +5,13 @@ use std::io;
 use kv_cache::BlockKey;
 
 use super::batch::{Batch, Sealed, Sealing};
-use super::journal::{Log, pages_for};
+use super::journal::{InForce, Log, pages_for};
 use super::segment::Phase;
-use super::{Opened, Volume, offset_of};
+use super::state::State;
+use super::{Opened, Volume};
 use crate::format::{
-    BlockRecord, FileName, MANIFEST, MANIFEST_NEW, Manifest, PageKind, RECORD_BYTES, Record, Seal,
-    seal_pages,
+    BlockRecord, CarriedOut, FileName, MANIFEST, MANIFEST_NEW, Manifest, PageKind, RECORD_BYTES,
+    RECORDS_A_PAGE, Record, Seal, seal_pages,
 };
 use crate::io::{Content, PAGE_BYTES};
 
@@ -50,38 +51,84 @@ impl Volume {
     /// [`CommitError`]: none of the blocks is kept (DRIVE-D5).
     pub fn commit(&self) -> Result<Vec<BlockKey>, CommitError> {
         self.commit_untold()?;
-        Ok(std::mem::take(&mut self.log().untold))
+        Ok(self.take_untold())
+    }
+
+    /// The keys of blocks that earlier commits made durable, and that no call has returned. Also after a
+    /// commit that failed: its first steps, or commits of compaction, may have kept some.
+    pub(crate) fn take_untold(&self) -> Vec<BlockKey> {
+        std::mem::take(&mut self.log().untold)
     }
 
     /// As [`commit`](Self::commit), which returns the keys of these blocks the next time: compaction
     /// has nobody to tell them to.
     pub(crate) fn commit_untold(&self) -> Result<(), CommitError> {
         let mut log = self.log();
-        let mut state = self.state();
-        if state.is_silent() {
-            return Err(CommitError::Silent);
+        loop {
+            let mut state = self.state();
+            if state.is_silent() {
+                return Err(CommitError::Silent);
+            }
+            let blocks_max = self.blocks_of_a_commit(&state);
+            if blocks_max == 0 && !state.written.is_empty() {
+                state.metadata_is_full = true;
+                state.close_open();
+                state.forget_written(&[]);
+                // What leaves gives room back.
+                drop(state);
+                return self.commit_part(&mut log, 0).and(Err(CommitError::Full));
+            }
+            drop(state);
+            self.commit_part(&mut log, blocks_max)?;
+            if self.state().written.is_empty() {
+                return Ok(());
+            }
         }
-        let mut batch = Batch::take(&mut state);
+    }
+
+    /// Blocks whose records have room in the metadata, beside those of the blocks that leave.
+    fn blocks_of_a_commit(&self, state: &State) -> usize {
+        let room = self.metadata_bytes_max().saturating_sub(state.metadata_bytes());
+        // A block has a record in the journal and one in a table, and the journal may begin anew.
+        let pages = usize::try_from(room / u64::from(PAGE_BYTES) / 2).unwrap_or(usize::MAX);
+        let records = pages.saturating_mul(RECORDS_A_PAGE).saturating_sub(state.leaving.len());
+        records / 2
+    }
+
+    /// Makes durable what waits, of blocks that are written at most `blocks_max`.
+    fn commit_part(&self, log: &mut Log, blocks_max: usize) -> Result<(), CommitError> {
+        let mut state = self.state();
+        let mut batch = Batch::take(&mut state, blocks_max);
+        let to_carry_out = state.to_carry_out.take();
+        let unremoved = std::mem::take(&mut state.unremoved);
+        let carried_out = to_carry_out.unwrap_or(state.in_force.carried_out);
         drop(state);
-        if batch.is_empty() && log.to_carry_out.is_none() {
+        if batch.is_empty() && to_carry_out.is_none() {
+            self.remove_files(unremoved);
             return Ok(());
         }
-        let replaced = log.file.map(|_| log.journal);
-        match self.make_durable(&mut log, &mut batch) {
+        let replaced = log.journal;
+        match self.make_durable(log, &mut batch, carried_out) {
             Ok(()) => {
                 let moved = |written: &&super::state::Written| written.moved_from.is_none();
                 let keys = batch.written.iter().filter(moved).map(|written| written.record.key);
                 log.untold.extend(keys);
-                if let Some(carried_out) = log.to_carry_out.take() {
-                    log.carried_out = carried_out;
-                }
-                let (gone, closed) = {
+                let (mut gone, closed) = {
                     let mut state = self.state();
                     state.health.writes.succeeded();
-                    batch.publish(&mut state)
+                    state.in_force = InForce {
+                        journal_pages: log.pages,
+                        written_bytes: log.written_bytes,
+                        counted_payload: log.counted_payload,
+                        carried_out,
+                    };
+                    let files = batch.publish(&mut state);
+                    state.metadata_is_full &= self.blocks_of_a_commit(&state) == 0;
+                    files
                 };
                 closed.into_iter().for_each(|file| self.drive.close(file));
-                self.clean_up(&mut log, replaced, gone);
+                gone.extend(unremoved);
+                self.clean_up(log, replaced, gone);
                 Ok(())
             }
             Err(error) => {
@@ -90,27 +137,39 @@ impl Volume {
                 }
                 let now_ms = self.now_ms();
                 let mut state = self.state();
-                let mut sync_failed = false;
+                let (mut sync_failed, mut is_full) = (false, false);
                 if let CommitError::System { action, source } = &error {
                     state.health.write_failed(now_ms, source);
                     sync_failed = *action == SYNC_EXTENTS;
+                    is_full = super::health::is_full(source);
+                }
+                state.unremoved.extend(unremoved);
+                if state.to_carry_out.is_none() {
+                    state.to_carry_out = to_carry_out;
                 }
                 batch.give_back(&mut state, sync_failed);
+                if is_full {
+                    // The removals that would give room back take some themselves. What the segment
+                    // that is closed now has not used was never named: it goes at once.
+                    state.device_pages = Some(state.allocated_pages());
+                    drop(state);
+                    self.punch_garbage();
+                }
                 Err(error)
             }
         }
     }
 
-    fn make_durable(&self, log: &mut Log, batch: &mut Batch) -> Result<(), CommitError> {
+    fn make_durable(
+        &self,
+        log: &mut Log,
+        batch: &mut Batch,
+        carried_out: CarriedOut,
+    ) -> Result<(), CommitError> {
         // A number is used once, whatever becomes of this commit (DRIVE-D2).
         log.generation += 1;
         for data in &batch.data {
             self.drive.sync(*data).map_err(during(SYNC_EXTENTS))?;
-        }
-        let room = self.metadata_bytes_max().saturating_sub(self.metadata_bytes(log));
-        let records = batch.written.len() * 2 + batch.leaving.len();
-        if !batch.written.is_empty() && offset_of(pages_for(records) * 2) > room {
-            return Err(CommitError::Full);
         }
         for sealing in std::mem::take(&mut batch.sealing) {
             if let Some(sealed) = self.seal(log, batch, sealing)? {
@@ -128,7 +187,7 @@ impl Volume {
         let next_segment = self.state().next_segment;
         let manifest = Manifest {
             folder: self.folder,
-            store: log.store,
+            store: self.store,
             host: self.options.host,
             generation: log.generation,
             segment_bytes: self.segment_bytes,
@@ -136,8 +195,8 @@ impl Volume {
             journal_pages: appended.pages,
             next_segment,
             written_bytes: log.written_bytes,
-            open_ms: log.open_ms_before + (self.now_ms() - log.opened_ms),
-            carried_out: log.to_carry_out.unwrap_or(log.carried_out),
+            open_ms: self.open_ms(),
+            carried_out,
         };
         if let Err(source) = replace_manifest(&*self.drive, &manifest) {
             if is_new_journal {
@@ -200,7 +259,7 @@ impl Volume {
     }
 
     /// Removes files and gives memory back, now that no manifest names them (DRIVE-D3).
-    fn clean_up(&self, log: &mut Log, replaced: Option<u64>, mut gone: Vec<FileName>) {
+    fn clean_up(&self, log: &mut Log, replaced: u64, mut gone: Vec<(FileName, u32)>) {
         let is_in_force = {
             let state = self.state();
             let tables: Vec<_> = state
@@ -213,11 +272,12 @@ impl Volume {
             let journal = FileName::Journal(log.journal);
             move |name: &FileName| *name == journal || tables.contains(name)
         };
-        gone.append(&mut log.leftovers);
-        gone.extend(replaced.map(FileName::Journal));
-        gone.retain(|name| !is_in_force(name));
+        gone.extend(log.leftovers.drain(..).map(|name| (name, 0)));
+        // Also after a failed commit, which has closed it.
+        gone.push((FileName::Journal(replaced), 0));
+        gone.retain(|(name, _)| !is_in_force(name));
         gone.sort_unstable();
-        gone.dedup();
+        gone.dedup_by_key(|(name, _)| *name);
         self.remove_files(gone);
         self.punch_garbage();
     }

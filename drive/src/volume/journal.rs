@@ -6,20 +6,22 @@ use kv_cache::BlockKey;
 
 use super::batch::Batch;
 use super::segment::Phase;
+use super::state::State;
 use super::{Volume, offset_of};
 use crate::format::{
     CarriedOut, FileName, PageKind, RECORD_BYTES, RECORDS_A_PAGE, Record, Seal, seal_pages,
 };
 use crate::io::{Content, FileId, PAGE_BYTES};
 
-/// Pages that every journal may have before another begins.
+/// Pages that every journal may have before another begins, where the metadata has room for them.
 const PAGES_MIN: u32 = 32;
+/// A journal that takes a larger part of the metadata than one in so many is written anew.
+const JOURNAL_SHARE: u64 = 8;
 
 /// What the manifest names, and what it will name.
 #[derive(Debug)]
 pub(super) struct Log {
     pub(super) generation: u64,
-    pub(super) store: [u8; 16],
     /// Number of the journal in force.
     pub(super) journal: u64,
     /// `None` when that journal could not be opened or written.
@@ -37,15 +39,21 @@ pub(super) struct Log {
     pub(super) written_bytes: u64,
     /// Payload of `written_bytes` that was counted.
     pub(super) counted_payload: u64,
-    /// How long the folder was open before.
-    pub(super) open_ms_before: u64,
-    pub(super) opened_ms: u64,
-    /// What the manifest in force says.
-    pub(super) carried_out: CarriedOut,
-    /// What the next manifest is to say instead.
-    pub(super) to_carry_out: Option<CarriedOut>,
     /// Blocks that became durable, and whose keys no [`Volume::commit`] has returned yet.
     pub(super) untold: Vec<BlockKey>,
+}
+
+/// What the manifest in force says, for those that do not wait for a commit.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct InForce {
+    /// Pages of the journal.
+    pub(super) journal_pages: u32,
+    /// Bytes written to the folder since it was made.
+    pub(super) written_bytes: u64,
+    /// Payload of `written_bytes`, since the folder was opened.
+    pub(super) counted_payload: u64,
+    /// What the folder has carried out of requests to clear namespaces.
+    pub(super) carried_out: CarriedOut,
 }
 
 /// A journal as a commit leaves it.
@@ -58,10 +66,26 @@ pub(super) struct Appended {
     pub(super) bytes: u64,
 }
 
+impl State {
+    /// Bytes of the journal in force, of tables and of two manifests.
+    pub(super) fn metadata_bytes(&self) -> u64 {
+        let tables: u64 = self
+            .all()
+            .map(|(_, segment)| match segment.phase {
+                Phase::Sealed { table_pages, .. } => offset_of(table_pages),
+                Phase::Open | Phase::Closed => 0,
+            })
+            .sum();
+        tables + offset_of(self.in_force.journal_pages) + 2 * u64::from(PAGE_BYTES)
+    }
+}
+
 impl Log {
-    /// Whether the next commit begins another journal.
-    pub(super) fn is_long(&self) -> bool {
-        self.file.is_none() || self.pages > PAGES_MIN.max(self.first_pages.saturating_mul(2))
+    /// Whether the next commit begins another journal. The metadata may have `metadata_bytes_max`.
+    pub(super) fn is_long(&self, metadata_bytes_max: u64) -> bool {
+        let share = metadata_bytes_max / JOURNAL_SHARE / u64::from(PAGE_BYTES);
+        let least = PAGES_MIN.min(u32::try_from(share).unwrap_or(u32::MAX)).max(1);
+        self.file.is_none() || self.pages > least.max(self.first_pages.saturating_mul(2))
     }
 }
 
@@ -74,7 +98,8 @@ impl Volume {
     /// Appends the records of `batch`, or begins a journal with all that is in force. Synced.
     pub(super) fn append(&self, log: &mut Log, batch: &Batch) -> io::Result<Appended> {
         let records = self.records_of(batch);
-        if let (Some(file), false) = (log.file, log.is_long()) {
+        let is_long = log.is_long(self.metadata_bytes_max());
+        if let (Some(file), false) = (log.file, is_long) {
             let bytes = self.journal_pages(log.journal, log.pages, log.generation, &records);
             self.drive.write(file, offset_of(log.pages), &bytes)?;
             self.drive.sync(file)?;
@@ -147,18 +172,5 @@ impl Volume {
         let seal = Seal { kind: PageKind::Journal, folder: self.folder, file: journal, page };
         let records = records.iter().map(|record| record.to_bytes());
         seal_pages(seal, generation, RECORD_BYTES, records)
-    }
-
-    /// Bytes of journals and tables, and of two manifests.
-    pub(super) fn metadata_bytes(&self, log: &Log) -> u64 {
-        let state = self.state();
-        let tables: u64 = state
-            .all()
-            .map(|(_, segment)| match segment.phase {
-                Phase::Sealed { table_pages, .. } => offset_of(table_pages),
-                Phase::Open | Phase::Closed => 0,
-            })
-            .sum();
-        tables + offset_of(log.pages) + 2 * u64::from(PAGE_BYTES)
     }
 }

@@ -30,7 +30,7 @@
 //! - **DRIVE-G1**: The pages of a segment are live, reserved, leaving, garbage, given back, unknown
 //!   (not yet scanned) or never used, each exactly one of these. No live extent overlaps another.
 //! - **DRIVE-G2**: Segments and metadata never have more than the capacity allocated. One segment is
-//!   kept for compaction.
+//!   kept for compaction. A file that cannot be removed counts until it is.
 
 mod batch;
 mod collect;
@@ -45,14 +45,17 @@ mod remove;
 mod reopen;
 mod repair;
 mod replay;
+mod salvage;
 mod scan;
 mod segment;
 mod state;
+mod tables;
 mod traffic;
 mod usage;
 mod write;
 
 use std::fmt;
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cxl_shm::clock::Clock;
@@ -71,6 +74,10 @@ pub use moves::{Flow, Moves};
 pub use read::{ReadDone, ReadMiss, StoredBlock, Unverified, checksum};
 pub use reopen::{Loss, OpenVolumeError};
 pub use repair::{rebuild_manifest, store_of};
+
+pub(crate) use crate::format::STORE_UNKNOWN;
+pub(crate) use reopen::{most_bytes, segments_in, segments_of};
+pub(crate) use repair::has_manifest;
 pub use traffic::Traffic;
 pub use usage::{Decoded, Endurance, Payload, Usage};
 pub use write::{BlockSpec, Reservation, ReserveError, WriteDone, WriteError};
@@ -112,7 +119,12 @@ pub struct Volume {
     transfers: Arc<Transfers>,
     /// Identity of the folder.
     folder: [u8; 16],
+    /// Identity of the store that it belongs to.
+    store: [u8; 16],
     segment_bytes: u64,
+    /// How long the folder was open before, and when it was opened, in milliseconds.
+    open_ms_before: u64,
+    opened_ms: u64,
     /// Held for a whole commit. Taken before `state`.
     log: Mutex<Log>,
     /// Held for moments, never during a call to the drive.
@@ -155,11 +167,23 @@ impl Volume {
         u32::try_from(self.segment_bytes / u64::from(PAGE_BYTES)).unwrap_or(u32::MAX)
     }
 
-    /// Removes files that no manifest names. Those that stay are removed when the folder is opened.
-    fn remove_files(&self, names: impl IntoIterator<Item = FileName>) {
-        for name in names {
-            if let Err(error) = self.drive.remove(&name.to_string()) {
-                tracing::warn!("cannot remove {name}: {error}; it is removed at the next start");
+    /// How long the folder was open since it was made, in milliseconds.
+    fn open_ms(&self) -> u64 {
+        self.open_ms_before + (self.now_ms() - self.opened_ms)
+    }
+
+    /// Removes files that no manifest names, each with the pages that it has allocated of what
+    /// segments may have. The pages of a file that stays count as allocated (DRIVE-G2), and the next
+    /// commit tries again.
+    fn remove_files(&self, files: impl IntoIterator<Item = (FileName, u32)>) {
+        for (name, pages) in files {
+            match self.drive.remove(&name.to_string()) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => {
+                    tracing::warn!("cannot remove {name}: {error}; the next commit tries again");
+                    self.state().unremoved.push((name, pages));
+                }
             }
         }
     }

@@ -38,6 +38,12 @@ impl StoredBlock {
         Self { key, bytes, crc, depth, tag, encoding, stored_bytes: stored_pages * PAGE_BYTES }
     }
 
+    /// Whether this version of the program can read the block.
+    #[must_use]
+    pub const fn is_readable(&self) -> bool {
+        !matches!(self.encoding, Encoding::Unknown(_))
+    }
+
     /// Bytes that a buffer needs to read the block: the payload in whole pages, and behind that what
     /// is written, where it is encoded.
     #[must_use]

@@ -49,13 +49,13 @@ impl Volume {
     /// What the folder has carried out, durably, of the requests to clear namespaces.
     #[must_use]
     pub fn carried_out(&self) -> CarriedOut {
-        self.log().carried_out
+        self.state().in_force.carried_out
     }
 
     /// Says that the blocks are removed that some requests clear. The next commit makes that durable,
     /// with the removals (DRIVE-C1).
     pub fn carry_out(&self, carried_out: CarriedOut) {
-        self.log().to_carry_out = Some(carried_out);
+        self.state().to_carry_out = Some(carried_out);
     }
 
     /// The blocks that leave next (DRIVE-P2), the first to leave first: until their extents have

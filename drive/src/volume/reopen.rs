@@ -1,16 +1,17 @@
 //! A folder is opened: its manifest and journal are read, and segments can be scanned.
 
+use std::collections::HashSet;
 use std::io;
 use std::sync::{Arc, Mutex};
 
 use super::commit::replace_manifest;
-use super::journal::{Log, pages_for};
+use super::journal::{InForce, Log, pages_for};
 use super::replay::{Replay, Replayed};
 use super::segment::{Phase, Segment};
 use super::state::State;
 use super::{CAPACITY_BYTES_MIN, Opened, SEGMENT_BYTES_MIN, Volume, VolumeOptions};
-use crate::format::{CarriedOut, FileName, MANIFEST, Manifest, PageError};
-use crate::index::SEGMENT_PAGES_MAX;
+use crate::format::{CarriedOut, FileName, MANIFEST, Manifest, PageError, STORE_UNKNOWN};
+use crate::index::{SEGMENT_PAGES_MAX, SEGMENTS_MAX};
 use crate::io::{Content, Drive, PAGE_BYTES};
 
 /// Segments that a full folder has, where nobody says otherwise.
@@ -136,16 +137,30 @@ impl Volume {
             let manifest = new_manifest(&options, store);
             replace_manifest(&*drive, &manifest).map_err(during("make a manifest"))?;
         }
-        let manifest = read_manifest(&*drive)?;
+        let mut manifest = read_manifest(&*drive)?;
         if manifest.host != options.host && !options.take_over {
             return Err(OpenVolumeError::OtherHost);
         }
         if manifest.segment_bytes > options.capacity_bytes / 4 {
             return Err(OpenVolumeError::Sizes(format!(
                 "the folder has segments of {} bytes, and its capacity has to be four times that at \
-                 least: give a larger capacity (`--size`)",
+                 least: give a larger capacity",
                 manifest.segment_bytes
             )));
+        }
+        let most = most_of(manifest.segment_bytes);
+        if options.capacity_bytes > most {
+            return Err(OpenVolumeError::Sizes(format!(
+                "the folder was made with segments of {} bytes, and has {SEGMENTS_MAX} of them at \
+                 most: give a capacity of {most} bytes or less, or begin a new folder",
+                manifest.segment_bytes
+            )));
+        }
+        if manifest.store == STORE_UNKNOWN && store != STORE_UNKNOWN {
+            // A repair has made the manifest, and did not know the store.
+            manifest.store = store;
+            manifest.generation += 1;
+            replace_manifest(&*drive, &manifest).map_err(during("replace the manifest"))?;
         }
         Self::with_manifest(drive, options, &manifest, &files)
     }
@@ -179,9 +194,21 @@ impl Volume {
         drive.sync_folder().map_err(during("make the manifest durable"))?;
         let replay = Replay::read(&*drive, manifest).map_err(during("read the journal"))?;
         let (volume, named) = Self::assemble(drive, options, manifest, files, replay)?;
+        let named: HashSet<_> = named.into_iter().collect();
         let orphans = files.iter().copied().filter(|name| !named.contains(name));
-        volume.remove_files(orphans);
+        volume.remove_files(orphans.map(|name| (name, volume.pages_of_orphan(name))));
         Ok(volume)
+    }
+
+    /// Pages that a file takes of what segments may have, when no manifest names it.
+    fn pages_of_orphan(&self, name: FileName) -> u32 {
+        if !matches!(name, FileName::Data(_)) {
+            return 0;
+        }
+        let Ok(file) = self.drive.open(&name.to_string(), Content::Payload) else { return 0 };
+        let file = Opened { drive: &*self.drive, file };
+        let allocated = self.drive.allocated(file.file).unwrap_or(0);
+        u32::try_from(allocated.div_ceil(u64::from(PAGE_BYTES))).unwrap_or(u32::MAX)
     }
 
     /// The folder in memory, and the files that it uses.
@@ -193,32 +220,24 @@ impl Volume {
         mut replay: Replay,
     ) -> Result<(Arc<Self>, Vec<FileName>), OpenVolumeError> {
         let is_damaged = !replay.losses.is_empty() || manifest.journal_pages == 0;
-        if is_damaged {
-            replay.adopt_tables(&*drive, files);
-        }
-        let opened_ms = options.clock.now_ms();
+        let adopted = match is_damaged {
+            true => replay.adopt_tables(&*drive, manifest.folder, files),
+            false => Vec::new(),
+        };
         let mut log = Log {
             generation: manifest.generation,
-            store: manifest.store,
             journal: manifest.journal,
             file: None,
             pages: manifest.journal_pages,
             first_pages: manifest.journal_pages,
             last_journal: manifest.journal,
-            leftovers: Vec::new(),
+            leftovers: adopted.clone(),
             written_bytes: manifest.written_bytes,
             counted_payload: 0,
-            open_ms_before: manifest.open_ms,
-            opened_ms,
-            // Removals may be among what is lost (DRIVE-C1).
-            carried_out: match replay.losses.is_empty() {
-                true => manifest.carried_out,
-                false => CarriedOut::default(),
-            },
-            to_carry_out: None,
             untold: Vec::new(),
         };
         let mut named = vec![FileName::Journal(manifest.journal)];
+        named.extend(adopted);
         let mut next_segment = manifest.next_segment;
         for file in files {
             match *file {
@@ -236,10 +255,23 @@ impl Volume {
         let records: usize =
             replay.segments.values().map(|it| 1 + it.blocks.len() + it.removed.len()).sum();
         log.first_pages = log.first_pages.min(pages_for(records));
-        let mut state =
-            State { next_segment, losses: std::mem::take(&mut replay.losses), ..State::default() };
+        let in_force = InForce {
+            journal_pages: manifest.journal_pages,
+            written_bytes: manifest.written_bytes,
+            counted_payload: 0,
+            // Removals may be among what is lost (DRIVE-C1).
+            carried_out: match replay.losses.is_empty() {
+                true => manifest.carried_out,
+                false => CarriedOut::default(),
+            },
+        };
+        let losses = std::mem::take(&mut replay.losses);
+        let mut state = State { next_segment, losses, in_force, ..State::default() };
         let volume = Self {
             folder: manifest.folder,
+            store: manifest.store,
+            open_ms_before: manifest.open_ms,
+            opened_ms: options.clock.now_ms(),
             segment_bytes: manifest.segment_bytes,
             drive,
             options,
@@ -289,6 +321,9 @@ impl Volume {
         if let Some((version, table_pages)) = table {
             segment.phase = Phase::Sealed { version, table_pages };
             segment.scanned = false;
+            let allocated = self.drive.allocated(data).map_err(during("open a segment"))?;
+            let kept = allocated.div_ceil(u64::from(PAGE_BYTES)).min(u64::from(pages));
+            segment.given_back = pages - u32::try_from(kept).unwrap_or(pages);
             named.push(FileName::Table(id, version));
         } else {
             segment.blocks.clone_from(&blocks);
@@ -312,16 +347,27 @@ impl Volume {
         self.state().losses.clone()
     }
 
+    /// Adds what a repair has found lost before the folder was opened.
+    pub(crate) fn add_losses(&self, losses: Vec<Loss>) {
+        self.state().losses.extend(losses);
+    }
+
     /// Identity of the store that the folder belongs to.
     #[must_use]
-    pub fn store(&self) -> [u8; 16] {
-        self.log().store
+    pub const fn store(&self) -> [u8; 16] {
+        self.store
     }
 }
 
 fn check_sizes(options: &VolumeOptions) -> Result<(), OpenVolumeError> {
     if options.capacity_bytes < CAPACITY_BYTES_MIN {
         let text = format!("the capacity has to be {CAPACITY_BYTES_MIN} bytes or more");
+        return Err(OpenVolumeError::Sizes(text));
+    }
+    let segment_bytes = fitting_segment_bytes(options.capacity_bytes);
+    let most = most_of(options.segment_bytes.unwrap_or(segment_bytes));
+    if options.capacity_bytes > most {
+        let text = format!("a folder has {most} bytes at most: give less, or several folders");
         return Err(OpenVolumeError::Sizes(text));
     }
     let most = u64::from(SEGMENT_PAGES_MAX) * u64::from(PAGE_BYTES);
@@ -339,11 +385,36 @@ fn check_sizes(options: &VolumeOptions) -> Result<(), OpenVolumeError> {
     Ok(())
 }
 
+/// Most bytes that segments of this length have together.
+fn most_of(segment_bytes: u64) -> u64 {
+    segment_bytes.saturating_mul(SEGMENTS_MAX.into())
+}
+
 /// Bytes of a segment that fits a capacity.
 pub(super) fn fitting_segment_bytes(capacity_bytes: u64) -> u64 {
     let page = u64::from(PAGE_BYTES);
     let most = u64::from(SEGMENT_PAGES_MAX) * page;
     (capacity_bytes / SEGMENTS / page * page).clamp(SEGMENT_BYTES_MIN, most)
+}
+
+/// Segments that the folder of `drive` has now. 0 when it does not say.
+pub(crate) fn segments_of(drive: &dyn Drive) -> u64 {
+    let names = drive.names().unwrap_or_default();
+    let is_data = |name: &&String| matches!(FileName::read(name), Some(FileName::Data(_)));
+    names.iter().filter(is_data).count() as u64
+}
+
+/// Segments that the folder of `drive` has with so much capacity.
+pub(crate) fn segments_in(drive: &dyn Drive, capacity_bytes: u64) -> u64 {
+    let fitting = fitting_segment_bytes(capacity_bytes);
+    let segment_bytes = read_manifest(drive).map_or(fitting, |manifest| manifest.segment_bytes);
+    capacity_bytes / segment_bytes.max(1)
+}
+
+/// Most bytes that the segments of the folder of `drive` may have together. 0 when it does not say how
+/// long they are.
+pub(crate) fn most_bytes(drive: &dyn Drive) -> u64 {
+    read_manifest(drive).map_or(0, |manifest| most_of(manifest.segment_bytes))
 }
 
 pub(super) fn new_manifest(options: &VolumeOptions, store: [u8; 16]) -> Manifest {

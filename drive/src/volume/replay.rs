@@ -70,7 +70,25 @@ impl Replay {
         Ok(replay)
     }
 
-    fn apply(&mut self, record: Record) {
+    /// What a journal has to say, so that this is read from it.
+    pub(super) fn records(&self) -> Vec<Record> {
+        let mut records = Vec::new();
+        for (segment, Replayed { table, blocks, removed }) in &self.segments {
+            let segment = *segment;
+            records.push(match *table {
+                Some((version, table_pages)) => Record::Sealed { segment, version, table_pages },
+                None => Record::Opened { segment },
+            });
+            let removed = removed.iter().map(|page| Record::Removed { segment, first_page: *page });
+            records.extend(removed);
+            if table.is_none() {
+                records.extend(blocks.iter().map(|block| Record::Block(*block)));
+            }
+        }
+        records
+    }
+
+    pub(super) fn apply(&mut self, record: Record) {
         match record {
             Record::Opened { segment } => {
                 self.segments.entry(segment).or_default();
@@ -88,23 +106,6 @@ impl Replay {
             Record::Dropped { segment } => {
                 self.segments.remove(&segment);
             }
-        }
-    }
-
-    /// After damage to the journal: tables on the drive say themselves what they have. A block that
-    /// was removed before may come back, and has the right bytes or is found damaged (DRIVE-D2).
-    pub(super) fn adopt_tables(&mut self, drive: &dyn Drive, names: &[FileName]) {
-        for name in names {
-            let FileName::Table(segment, version) = *name else { continue };
-            let known = self.segments.entry(segment).or_default();
-            if known.table.is_some_and(|(its, _)| its >= version) {
-                continue;
-            }
-            let Ok(file) = drive.open(&name.to_string(), Content::Records) else { continue };
-            let file = Opened { drive, file };
-            let length = drive.length(file.file).unwrap_or(0);
-            let pages = u32::try_from(length / u64::from(PAGE_BYTES)).unwrap_or(0);
-            known.table = Some((version, pages));
         }
     }
 }

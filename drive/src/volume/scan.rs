@@ -7,13 +7,11 @@ use kv_cache::{BlockKey, NamespaceTag};
 
 use super::moves::Came;
 use super::reopen::Loss;
-use super::replay::Pages;
 use super::segment::Phase;
 use super::state::{Leaving, State};
-use super::{Opened, Volume, offset_of};
-use crate::format::{BlockRecord, FileName, LAYERS_MAX, PageKind, Record, Seal};
+use super::{Volume, offset_of};
+use crate::format::{BlockRecord, LAYERS_MAX};
 use crate::index::BLOCK_BYTES_MAX;
-use crate::io::Content;
 
 impl Volume {
     /// Reads the tables of all segments that are not scanned. Blocks are found as soon as their
@@ -34,7 +32,7 @@ impl Volume {
         let mut scanned = all - open.len();
         for slot in open {
             if !progress(scanned, all) {
-                break;
+                return first_error.map_or(Ok(()), Err);
             }
             match self.scan_segment(slot) {
                 Ok(()) => scanned += 1,
@@ -42,6 +40,7 @@ impl Volume {
             }
         }
         progress(scanned, all);
+        self.state().was_scanned = true;
         first_error.map_or(Ok(()), Err)
     }
 
@@ -73,54 +72,10 @@ impl Volume {
         Ok(())
     }
 
-    /// The blocks in a table, and how many of its pages are lost.
-    pub(super) fn read_table(
-        &self,
-        segment: u32,
-        version: u32,
-        table_pages: u32,
-    ) -> io::Result<(Vec<BlockRecord>, u32)> {
-        let name = FileName::Table(segment, version).to_string();
-        let file = self.drive.open(&name, Content::Records)?;
-        let file = Opened { drive: &*self.drive, file };
-        let mut pages = Pages::new(&*self.drive, file.file)?;
-        let (mut blocks, mut losses) = (Vec::new(), Vec::new());
-        for page in 0..table_pages {
-            let (kind, file, folder) = (PageKind::Table, u64::from(segment), self.folder);
-            let seal = Seal { kind, folder, file, page };
-            let checked = match pages.get(page)? {
-                Some(bytes) => seal.check(bytes).map(|(count, _)| (bytes, count)),
-                None => {
-                    let cause = "the file ends before".to_owned();
-                    losses.push(Loss::TablePage { segment, page, cause });
-                    break;
-                }
-            };
-            match checked {
-                Ok((bytes, count)) => {
-                    let lost = || "an unknown record".to_owned();
-                    for record in Record::all_in(bytes, count) {
-                        match record {
-                            Some(Record::Block(block)) if block.segment == segment => {
-                                blocks.push(block);
-                            }
-                            _ => losses.push(Loss::TablePage { segment, page, cause: lost() }),
-                        }
-                    }
-                }
-                Err(error) => {
-                    losses.push(Loss::TablePage { segment, page, cause: error.to_string() });
-                }
-            }
-        }
-        let lost = u32::try_from(losses.len()).unwrap_or(u32::MAX);
-        let mut state = self.state();
-        for loss in losses {
-            if !state.losses.contains(&loss) {
-                state.losses.push(loss);
-            }
-        }
-        Ok((blocks, lost))
+    /// Whether all segments are scanned, or a scan has ended that could not read the tables of some.
+    pub(crate) fn was_scanned(&self) -> bool {
+        let state = self.state();
+        state.was_scanned || state.all().all(|(_, segment)| segment.scanned)
     }
 
     /// Whether all segments are scanned.
@@ -195,6 +150,7 @@ impl State {
             gaps.push((end, pages - end));
         }
         if let Some(segment) = self.segment(slot) {
+            segment.given_back = 0;
             if allocated <= offset_of(used) {
                 segment.given_back = pages - used;
             } else {

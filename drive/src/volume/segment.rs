@@ -105,9 +105,9 @@ impl Segment {
         self.garbage.iter().map(|(_, pages)| pages).sum()
     }
 
-    /// Pages whose blocks are not known yet.
+    /// Pages that are allocated and whose blocks are not known yet.
     pub(super) fn unknown(&self) -> u32 {
-        if self.scanned { 0 } else { self.pages }
+        if self.scanned { 0 } else { self.allocated() }
     }
 
     pub(super) fn never_used(&self) -> u32 {

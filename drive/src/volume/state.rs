@@ -5,11 +5,12 @@ use std::collections::{HashMap, HashSet};
 use kv_cache::BlockKey;
 
 use super::health::Health;
+use super::journal::InForce;
 use super::moves::{Came, Left, Moves};
 use super::reopen::Loss;
 use super::segment::Segment;
 use super::usage::Decoded;
-use crate::format::BlockRecord;
+use crate::format::{BlockRecord, CarriedOut, FileName};
 use crate::index::{Index, Located};
 
 /// A block that is written and waits for a commit.
@@ -45,6 +46,20 @@ pub(super) struct State {
     /// Those whose writes were given up, and have not ended (DRIVE-D7).
     pub(super) given_up: HashSet<(u32, u32)>,
     pub(super) leaving: Vec<Leaving>,
+    /// Files that nothing names any more and that could not be removed, with the pages that they
+    /// have allocated of what segments may have (DRIVE-G2).
+    pub(super) unremoved: Vec<(FileName, u32)>,
+    /// No segment could be made for want of room under the capacity.
+    pub(super) wants_room: bool,
+    /// Pages that segments had when the device had no room for another, and there is none yet.
+    pub(super) device_pages: Option<u64>,
+    /// A commit found no room for the records of its blocks, and there is none yet.
+    pub(super) metadata_is_full: bool,
+    pub(super) in_force: InForce,
+    /// Whether a scan has ended since the folder was opened.
+    pub(super) was_scanned: bool,
+    /// What the next manifest is to say of requests to clear namespaces.
+    pub(super) to_carry_out: Option<CarriedOut>,
     pub(super) health: Health,
     /// Whether the file system gives memory of a file back.
     pub(super) cannot_punch: bool,
@@ -56,6 +71,8 @@ pub(super) struct State {
     pub(super) decoded: Decoded,
     /// Bytes of payload that was written raw, and that reads have brought and checked.
     pub(super) raw_read_bytes: u64,
+    /// Blocks that were written, and whose commit failed.
+    pub(super) not_durable: u64,
     /// Bytes of payload written since the folder was opened.
     pub(super) payload_bytes: u64,
 }
@@ -69,9 +86,15 @@ impl State {
         (0..).zip(&self.segments).filter_map(|(slot, segment)| Some((slot, segment.as_ref()?)))
     }
 
-    /// Pages that the segments have allocated.
+    /// Pages that the segments have allocated, those among them that nothing names any more.
     pub(super) fn allocated_pages(&self) -> u64 {
-        self.all().map(|(_, segment)| u64::from(segment.allocated())).sum()
+        let named: u64 = self.all().map(|(_, segment)| u64::from(segment.allocated())).sum();
+        named + self.unremoved_pages()
+    }
+
+    /// Pages of segments whose files could not be removed.
+    pub(super) fn unremoved_pages(&self) -> u64 {
+        self.unremoved.iter().map(|(_, pages)| u64::from(*pages)).sum()
     }
 
     /// Gives a segment a number in memory. `None` when there are too many.
@@ -133,6 +156,16 @@ impl State {
 
     fn leaving_at(&self, at: &Located) -> Leaving {
         Leaving { slot: at.slot, first_page: at.first_page, pages: at.extent_pages() }
+    }
+
+    /// Forgets blocks whose commit failed, and all that wait for one.
+    pub(super) fn forget_written(&mut self, failed: &[Written]) {
+        let waiting = std::mem::take(&mut self.written);
+        for written in failed.iter().chain(&waiting) {
+            // A block that was to be moved stays where it was.
+            self.not_durable += u64::from(written.moved_from.is_none());
+            self.forget(written);
+        }
     }
 
     /// Lets the pages of a written extent go that no commit has named.

@@ -9,6 +9,11 @@ use crate::index::EncodedBlocks;
 use crate::io::PAGE_BYTES;
 use crate::policy::drive_writes_per_day;
 
+/// What comes free when no segment can be made: one part of the room in so many, and so many segments
+/// at most.
+const WANTED_SHARE: u64 = 16;
+const WANTED_SEGMENTS: u64 = 16;
+
 /// What the capacity of a folder is used for. All in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Usage {
@@ -26,7 +31,7 @@ pub struct Usage {
     pub leaving: u64,
     /// Extents without a block that have not been given back.
     pub garbage: u64,
-    /// Segments that are not scanned yet.
+    /// What segments have allocated that are not scanned yet.
     pub unknown: u64,
     /// What the open segment has left.
     pub never_used: u64,
@@ -95,9 +100,8 @@ impl Volume {
     /// What the capacity is used for.
     #[must_use]
     pub fn usage(&self) -> Usage {
-        let log = self.log();
-        let metadata = self.metadata_bytes(&log);
         let state = self.state();
+        let metadata = state.metadata_bytes();
         let sum = |part: fn(&super::segment::Segment) -> u32| {
             state.all().map(|(_, segment)| offset_of(part(segment))).sum()
         };
@@ -110,13 +114,36 @@ impl Volume {
             live: sum(|it| it.live),
             reserved: sum(|it| it.under_way + it.waiting),
             leaving: sum(|it| it.leaving),
-            garbage: sum(super::segment::Segment::garbage_pages),
+            garbage: sum(super::segment::Segment::garbage_pages)
+                + state.unremoved_pages() * u64::from(PAGE_BYTES),
             unknown: sum(super::segment::Segment::unknown),
             never_used: sum(super::segment::Segment::never_used),
             free: room.saturating_sub(taken),
             blocks: state.index.len() as u64,
             encoded: state.index.encoded(),
         }
+    }
+
+    /// Bytes that have to come free before blocks are taken again, with those that wait for the commit
+    /// of their removal. 0 when none was refused for want of room.
+    pub(crate) fn wanted_bytes(&self) -> u64 {
+        let state = self.state();
+        // Of two segments one is kept for compaction (DRIVE-G2). More, so that blocks are taken for a
+        // while.
+        let two = 2 * u64::from(self.pages_a_segment());
+        let most = WANTED_SEGMENTS * u64::from(self.pages_a_segment());
+        let short_of = |pages: u64| {
+            let some = two.max(most.min(pages / WANTED_SHARE));
+            (state.allocated_pages() + some).saturating_sub(pages)
+        };
+        // Only what the segments had when the device was full: others may have taken its room.
+        let of_device = state.device_pages.map_or(0, short_of);
+        let wanted = match (state.metadata_is_full, state.wants_room) {
+            (true, _) => two.max(of_device),
+            (false, true) => short_of(self.segment_pages_max()).max(of_device),
+            (false, false) => of_device,
+        };
+        wanted * u64::from(PAGE_BYTES)
     }
 
     /// Bytes that the extents of a namespace take, of blocks that are found.
@@ -128,10 +155,11 @@ impl Volume {
     /// How much was written to the device.
     #[must_use]
     pub fn endurance(&self) -> Endurance {
-        let log = self.log();
-        let payload = self.state().payload_bytes - log.counted_payload;
-        let written_bytes = log.written_bytes + payload;
-        let open_ms = log.open_ms_before + (self.now_ms() - log.opened_ms);
+        let state = self.state();
+        let payload = state.payload_bytes - state.in_force.counted_payload;
+        let written_bytes = state.in_force.written_bytes + payload;
+        drop(state);
+        let open_ms = self.open_ms();
         let drive_writes_per_day =
             drive_writes_per_day(written_bytes, self.options.capacity_bytes, open_ms);
         Endurance { written_bytes, open_ms, drive_writes_per_day }
@@ -158,6 +186,23 @@ impl Volume {
     #[must_use]
     pub fn damaged(&self) -> u64 {
         self.moves().damaged.blocks
+    }
+
+    /// Whether no block is taken at present because the capacity is in use, or because the device had no
+    /// room for a segment.
+    #[must_use]
+    pub fn is_full(&self) -> [bool; 2] {
+        let is_short = self.wanted_bytes() > 0;
+        let state = self.state();
+        let is_at_capacity = is_short && (state.metadata_is_full || state.wants_room);
+        [is_at_capacity, state.health.room.is_set()]
+    }
+
+    /// Blocks that were written, and forgotten because the commit failed that would have made them
+    /// durable, since the folder was opened.
+    #[must_use]
+    pub fn not_durable(&self) -> u64 {
+        self.state().not_durable
     }
 
     /// Reads and writes that failed since the folder was opened, and whether reads and writes are

@@ -210,8 +210,10 @@ impl Volume {
             // What the open one gives back by being closed is not back yet.
             let wanted = u64::from(size) * if moves { 1 } else { 2 };
             if state.allocated_pages() + wanted > self.segment_pages_max() {
+                state.wants_room |= !moves;
                 return Err(ReserveError::Full);
             }
+            state.wants_room = false;
             state.close_open();
             state.next_segment += 1;
             state.next_segment - 1
@@ -219,21 +221,28 @@ impl Volume {
         let name = FileName::Data(id).to_string();
         let data =
             self.drive.create(&name, Content::Payload, self.segment_bytes).map_err(|error| {
-                self.state().health.write_failed(self.now_ms(), &error);
-                if super::health::is_full(&error) {
-                    ReserveError::Full
-                } else {
-                    ReserveError::System(error)
+                let mut state = self.state();
+                state.health.write_failed(self.now_ms(), &error);
+                if !super::health::is_full(&error) {
+                    return ReserveError::System(error);
                 }
+                // Under its capacity, so nothing else lets blocks leave.
+                state.device_pages = Some(state.allocated_pages());
+                tracing::warn!(
+                    "the device has less room than the folder may take: {error}; the oldest blocks \
+                     leave until a segment has room"
+                );
+                ReserveError::Full
             })?;
         let mut state = self.state();
         state.health.room.succeeded();
+        state.device_pages = None;
         match state.add(Segment::new(id, data, size, Phase::Open)) {
             Some(slot) => state.open = Some(slot),
             None => {
                 drop(state);
                 self.drive.close(data);
-                self.remove_files([FileName::Data(id)]);
+                self.remove_files([(FileName::Data(id), size)]);
                 return Err(ReserveError::Full);
             }
         }

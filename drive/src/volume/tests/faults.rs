@@ -228,3 +228,76 @@ fn a_write_that_was_given_up_changes_nothing_when_it_ends() {
     assert!(!ticket.give_up() && !volume.is_silent());
     assert_eq!(volume.commit().unwrap(), [key(4)]);
 }
+
+fn files(drive: &RecordedDrive, part: &str) -> usize {
+    drive.names().unwrap().iter().filter(|name| name.contains(part)).count()
+}
+
+#[test]
+fn failed_commits_leave_no_journal_behind() {
+    let Rig { drive, faults, clock, volume } = rig();
+    for number in 0..12 {
+        write(&volume, number).unwrap();
+        if number % 2 == 1 {
+            faults.plan(Some(Call::Sync), number % 3, 1, Fault::Error(libc::EIO));
+        }
+        let _ = volume.commit();
+        clock.advance(120_000);
+        faults.clear();
+    }
+    write(&volume, 100).unwrap();
+    volume.commit().unwrap();
+    assert_eq!(files(&drive, "journal"), 1);
+    assert_eq!(open(&drive).losses(), []);
+}
+
+/// DRIVE-G2.
+#[test]
+fn a_segment_that_cannot_be_removed_counts_until_it_is() {
+    let Rig { drive, faults, clock, volume } = rig();
+    (0..40).for_each(|number| write(&volume, number).unwrap());
+    volume.commit().unwrap();
+    faults.plan(Some(Call::Rename), 0, u64::MAX, Fault::Error(libc::EBUSY));
+    faults.plan(Some(Call::Punch), 0, u64::MAX, Fault::Error(libc::EBUSY));
+    (0..40).for_each(|number| assert!(volume.remove(&key(number))));
+    // The rename of the manifest is a call of the same kind: this commit fails.
+    assert!(volume.commit().is_err());
+    faults.clear();
+    clock.advance(120_000);
+    // One such call is for the manifest, all later ones are removals.
+    faults.plan(Some(Call::Rename), 1, u64::MAX, Fault::Error(libc::EBUSY));
+    volume.commit().unwrap();
+    assert!(files(&drive, ".data") > 3);
+    let names = drive.names().unwrap().into_iter().filter(|name| name.contains(".data"));
+    let allocated = names.map(|name| {
+        drive.allocated(drive.open(&name, crate::io::Content::Payload).unwrap()).unwrap()
+    });
+    let (usage, allocated) = (volume.usage(), allocated.sum::<u64>());
+    assert!(allocated > 0 && usage.garbage == allocated, "{allocated}: {usage:?}");
+    volume.check().unwrap();
+    faults.clear();
+    volume.commit().unwrap();
+    assert_eq!((files(&drive, ".data"), volume.usage().garbage), (0, 0));
+    volume.check().unwrap();
+}
+
+/// A page of metrics is shown while a device hangs.
+#[test]
+fn figures_do_not_wait_for_a_commit() {
+    let Rig { faults, volume, .. } = rig();
+    write(&volume, 1).unwrap();
+    volume.commit().unwrap();
+    write(&volume, 2).unwrap();
+    faults.plan(Some(Call::Sync), 0, 1, Fault::Delay);
+    std::thread::scope(|scope| {
+        let committing = scope.spawn(|| volume.commit());
+        faults.wait_for_delay();
+        let usage = volume.usage();
+        assert_eq!((usage.blocks, volume.carried_out()), (1, crate::format::CarriedOut::default()));
+        assert!(volume.endurance().written_bytes > 0);
+        assert_eq!((volume.store(), volume.moves().written.blocks), ([8; 16], 1));
+        assert!(!committing.is_finished());
+        faults.release();
+        assert_eq!(committing.join().unwrap().unwrap(), [key(2)]);
+    });
+}

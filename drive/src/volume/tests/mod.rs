@@ -4,6 +4,7 @@ mod crash;
 mod damage;
 mod encoded;
 mod faults;
+mod rebuilt;
 mod room;
 mod silent;
 mod uses;

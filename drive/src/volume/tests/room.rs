@@ -34,6 +34,24 @@ fn evict(volume: &Arc<Volume>, bytes: u64) -> usize {
 }
 
 #[test]
+fn a_segment_that_goes_takes_its_blocks_with_it_in_one_record() {
+    let drive = RecordedDrive::default();
+    let volume = open(&drive);
+    let count = fill(&volume, 0);
+    assert!(count > 20, "{count}");
+    volume.commit().unwrap();
+    let before = volume.endurance().written_bytes;
+    let keys: Vec<_> = (0..count).map(key).collect();
+    assert_eq!(volume.remove_all(&keys) as u64, count);
+    volume.commit().unwrap();
+    let pages = (volume.endurance().written_bytes - before) / 4096;
+    // A page of the journal and two of the manifest; and one for the blocks of the open segment.
+    assert!(pages <= 4, "{pages} pages for {count} blocks");
+    volume.check().unwrap();
+    assert!(found(&open(&drive)).is_empty());
+}
+
+#[test]
 fn a_commit_of_a_collection_is_told_by_the_next() {
     let volume = open(&RecordedDrive::default());
     write(&volume, 1).unwrap();
@@ -177,6 +195,34 @@ fn a_device_without_room_is_full_until_it_has_some() {
     assert_has(&open_with(&drive, options()), [1000]);
 }
 
+/// The capacity is more than the file system has: for instance of two folders on one of them.
+#[test]
+fn blocks_leave_a_device_that_has_less_room_than_the_capacity() {
+    let drive = RecordedDrive::limited(300 << 10);
+    let clock = Arc::new(HandClock::default());
+    let volume = open_with(&drive, VolumeOptions { clock: clock.clone(), ..options() });
+    let mut next = 0;
+    for round in 0..8 {
+        let first = next;
+        next += fill(&volume, first);
+        assert!(next > first, "round {round}: the folder takes nothing any more");
+        // The records of the blocks may have no room either: then these are not kept.
+        let _ = volume.commit();
+        assert_eq!(volume.is_full(), [false, true]);
+        let wanted = volume.wanted_bytes();
+        assert!((1..=3 * SEGMENT_BYTES_MIN).contains(&wanted), "{wanted}");
+        evict(&volume, wanted);
+        for _ in 0..3 {
+            let _ = volume.commit();
+        }
+        assert_eq!(volume.wanted_bytes(), 0, "no more leave than one try wants");
+        volume.check().unwrap();
+        clock.advance(60_000);
+    }
+    write(&volume, next).unwrap();
+    assert_eq!(volume.commit().unwrap(), [key(next)]);
+}
+
 #[test]
 fn a_smaller_capacity_holds_for_what_is_new() {
     let drive = RecordedDrive::default();
@@ -194,4 +240,62 @@ fn a_smaller_capacity_holds_for_what_is_new() {
     }
     volume.check().unwrap();
     assert!(fill(&volume, 500) > 0);
+}
+
+/// Blocks of one page: the records of one commit take more than the metadata may have.
+#[test]
+fn a_commit_of_many_small_blocks_takes_several_steps() {
+    let drive = RecordedDrive::default();
+    let wide =
+        VolumeOptions { capacity_bytes: 32 << 20, segment_bytes: Some(1 << 20), ..options() };
+    let volume = open_with(&drive, wide.clone());
+    let small: Vec<u64> = (0..5000).map(|number| number * 5 + 1).collect();
+    small.iter().for_each(|number| write(&volume, *number).unwrap());
+    let committed = volume.commit().unwrap().len();
+    assert_eq!(committed, small.len());
+    volume.check().unwrap();
+    drop(volume);
+    assert_eq!(found(&open_with(&drive, wide)).len(), small.len());
+}
+
+/// Rounds of writes and removals in a folder of the least capacity.
+#[test]
+fn metadata_has_room_while_the_folder_has() {
+    let drive = RecordedDrive::default();
+    let volume = open(&drive);
+    for round in 0..120_u64 {
+        let first = round * 60;
+        for number in (first..first + 60).map(|number| number * 5 + 2) {
+            write(&volume, number).unwrap();
+        }
+        assert_eq!(volume.commit().unwrap().len(), 60, "round {round}");
+        volume.check().unwrap();
+        for number in (first..first + 60).filter(|number| number % 7 != 0 || *number > 100) {
+            volume.remove(&key(number * 5 + 2));
+        }
+        assert!(allocated(&drive) <= 1 << 20, "{} bytes", allocated(&drive));
+    }
+}
+
+/// A segment whose table is not read yet counts with what it has allocated.
+#[test]
+fn a_folder_that_is_opened_does_not_count_what_was_given_back() {
+    let drive = RecordedDrive::default();
+    let volume = open(&drive);
+    (0..60).for_each(|number| write(&volume, number).unwrap());
+    volume.commit().unwrap();
+    (0..60).filter(|number| number % 4 > 0).for_each(|number| _ = volume.remove(&key(number)));
+    volume.commit().unwrap();
+    volume.commit().unwrap();
+    let live = volume.usage().live;
+    drop(volume);
+    let volume = Volume::open(Box::new(drive.revived()), options(), [8; 16]).unwrap();
+    let usage = volume.usage();
+    assert!(usage.unknown > 0 && usage.in_use() <= live + SEGMENT_BYTES_MIN, "{usage:?} {live}");
+    volume.check().unwrap();
+    assert!(!volume.was_scanned());
+    volume.scan(|_, _| true).unwrap();
+    assert!(volume.was_scanned());
+    assert_eq!((volume.usage().live, volume.usage().unknown), (live, 0));
+    volume.check().unwrap();
 }

@@ -162,6 +162,31 @@ fn sizes_that_cannot_be_are_refused() {
     }
 }
 
+/// More than the index numbers: such room would never be used, and nothing would leave for it.
+#[test]
+fn a_folder_of_short_segments_does_not_take_more_than_it_can_use() {
+    let drive = RecordedDrive::default();
+    let small = open(&drive);
+    write(&small, 1).unwrap();
+    small.commit().unwrap();
+    drop(small);
+    let most = SEGMENT_BYTES_MIN << 17;
+    let opened = |capacity_bytes| {
+        let options = VolumeOptions { capacity_bytes, segment_bytes: None, ..options() };
+        Volume::open(Box::new(drive.clone()), options, [8; 16])
+    };
+    let refused = opened(most + 4096).unwrap_err().to_string();
+    assert!(refused.contains("begin a new folder") && refused.contains("8589934592"), "{refused}");
+    drop(opened(most).unwrap());
+    assert_has(&open(&drive), [1]);
+    // A new one of any length: nothing is made before it is refused.
+    let new = RecordedDrive::default();
+    let options = VolumeOptions { capacity_bytes: 1 << 60, segment_bytes: None, ..options() };
+    let refused = Volume::open(Box::new(new.clone()), options, [8; 16]).unwrap_err().to_string();
+    assert!(refused.contains("several folders"), "{refused}");
+    assert_eq!(new.names().unwrap(), [""; 0]);
+}
+
 #[test]
 fn a_folder_with_longer_segments_needs_a_larger_capacity() {
     let drive = RecordedDrive::default();
