@@ -75,8 +75,11 @@ impl<'m, B: Backend> Cache<'m, B> {
         end_reclaim(member, clock);
         let me = member.process();
         let is_me = |process| process == me;
-        let (mut dropped, freed) =
-            cache.locked(clock, |heap| (heap.drop_holds_of(is_me), heap.free_writing_of(is_me)));
+        let drained = cache.is_asked_to_drain();
+        let (mut dropped, freed) = cache.locked(clock, |heap| {
+            heap.begin_drained(drained);
+            (heap.drop_holds_of(is_me), heap.free_writing_of(is_me))
+        });
         while dropped == HOLDS_AT_ONCE as u64 {
             dropped = cache.locked(clock, |heap| heap.drop_holds_of(is_me));
         }

@@ -19,6 +19,7 @@
 //! process    what the threads of a process share, and the cache as one thread uses it
 //! evict      which block leaves next, which hosts hold it, and the protocol by which it leaves
 //! replica    what a process believes is in the pool, and why a block was missed
+//! audit      checks of a whole region, without membership
 //! heap       this node's descriptors, payload and reader words, written under its host's heap lock
 //! format     what lies in the region: sizes, areas, descriptors, segments, logs, reader words
 //! identity   keys, namespaces, fingerprints, hash chains
@@ -38,6 +39,7 @@
 //! - EVICT-H3: A reader always takes the second look, and compares state, generation and payload.
 
 mod attach;
+mod audit;
 mod broken;
 pub mod evict;
 mod format;
@@ -59,12 +61,16 @@ mod upkeep;
 pub mod verify;
 
 pub use attach::AttachError;
+pub use audit::{
+    Audit, AuditReport, AuditStep, Checked, Fault, Gravity, PayloadSample, Repair, RepairError,
+};
 pub use format::{
-    AgentLine, AgentSeen, BlockState, BlockUse, BlockUses, CacheGeometry, DESCRIPTOR_SLOTS_MAX,
-    DESCRIPTOR_SLOTS_MIN, DRIVE_REQUESTS_MAX, DRIVE_SLOTS_MAX, Descriptor, DescriptorError,
-    Directive, DriveGeometry, GeometryError, HOLD_MS_MAX, Handle, IssuedDirective, LOG_ENTRIES_MAX,
-    LOG_ENTRIES_MIN, NodeSummary, PROBE_SLOTS, PeerSegment, Pin, RestoreOutcome, RestoreRequest,
-    SlotContent, SummarySeen, agent_of, directives_of, held_by, segment_of, summary_of,
+    AgentLine, AgentSeen, AreaLine, BlockState, BlockUse, BlockUses, CacheGeometry,
+    DESCRIPTOR_SLOTS_MAX, DESCRIPTOR_SLOTS_MIN, DRIVE_REQUESTS_MAX, DRIVE_SLOTS_MAX, Descriptor,
+    DescriptorError, Directive, Drain, DriveGeometry, GeometryError, HOLD_MS_MAX, Handle,
+    IssuedDirective, LOG_ENTRIES_MAX, LOG_ENTRIES_MIN, NodeSummary, PROBE_SLOTS, PeerSegment, Pin,
+    RestoreOutcome, RestoreRequest, SlotContent, SummarySeen, agent_of, area_line, directives_of,
+    held_by, holders_of, segment_of, summary_of,
 };
 pub use heap::{PERCENT_MAX as PIN_PERCENT_MAX, QUOTAS_MAX, Quota, TooManyQuotas};
 pub use hold::{HOLD_MS, HeldBlock, HoldError};
@@ -75,7 +81,7 @@ pub use identity::{
 pub use model::{Attention, Dtype, KvGeometry, KvGeometryError, Part, UnknownDtype};
 pub use process::{
     AttachedCache, Cache, HeapUse, Histogram, HostFigures, Latency, Metrics, Occupancy,
-    ProcessState,
+    PrefetchCounts, ProcessState,
 };
 pub use publish::{BlockSpec, CommitError, ReadyBlock, Refusal, Reservation, WritingBlock};
 pub use read::{MatchedBlock, OwnFeed, OwnNews, OwnUse, PrefixMatch, Ticket, Wanted};

@@ -87,6 +87,37 @@ impl AreaPlan {
     }
 }
 
+/// A part of an area, and a line of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum AreaPart {
+    Heads,
+    Log(u64),
+    Segment(u64),
+    ReaderWords(u64),
+    Directives(u64),
+    Answers(u64),
+    Summary(u64),
+    Drives(u64),
+}
+
+impl AreaPlan {
+    /// Where line `line` of an area is.
+    fn part_of(self, line: u64) -> AreaPart {
+        let answers_first = self.directives_first() + directive::DIRECTIVES;
+        let parts = [
+            (self.drives_first(), AreaPart::Drives as fn(u64) -> AreaPart),
+            (self.summary_first(), AreaPart::Summary),
+            (answers_first, AreaPart::Answers),
+            (self.directives_first(), AreaPart::Directives),
+            (self.reader_words_first(), AreaPart::ReaderWords),
+            (self.segment_first(), AreaPart::Segment),
+            (LOG_FIRST, AreaPart::Log),
+        ];
+        let part = parts.into_iter().find(|(first, _)| line >= *first);
+        part.map_or(AreaPart::Heads, |(first, part)| part(line - first))
+    }
+}
+
 impl CacheGeometry {
     /// Lines that a node's area needs in a region of `nodes` nodes
     /// ([`cxl_shm::layout::Geometry::area_lines`]): each node has a reader word for each block of
@@ -131,6 +162,11 @@ impl Areas {
         self.plan.geometry
     }
 
+    /// Where line `line` of an area is.
+    pub(super) fn part_of(&self, line: u64) -> AreaPart {
+        self.plan.part_of(line)
+    }
+
     /// Word that says how many entries a node's log ever had.
     pub(crate) fn log_head(&self, node: NodeId) -> PeerWord {
         self.layout.area(node).word(0).expect("an area has a line for its log's head")
@@ -158,6 +194,12 @@ impl Areas {
             self.geometry().tables(),
             used.expect("an area has a line for its log's head"),
         )
+    }
+
+    /// Word that says how many tables of a node's segment are in use (INDEX-S5).
+    pub(crate) fn tables_word(&self, node: NodeId) -> PeerWord {
+        let word = self.layout.area(node).word(TABLES_WORD);
+        word.expect("an area has a line for its log's head")
     }
 
     /// The segment that holds a handle's descriptor; `None` when there is no such descriptor.

@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! word 0   kind: 1 clear, 2 clear all namespaces, 3 pin, 4 unpin, 5 void; 6 and 7 as 1 and 2, of the
-//!          pool alone
+//!          pool alone; 8 drain, 9 undrain
 //! word 1   number
 //! word 2-3 namespace
 //! word 4   of a pin: its length in milliseconds
-//! word 5   of a pin: percent of a node's payload
-//! word 6   of pin and unpin: when a node asked for it, in milliseconds of Unix time
+//! word 5   of a pin: percent of a node's payload; of drain and undrain: the node
+//! word 6   of pin, unpin, drain and undrain: when a node asked for it, in milliseconds of Unix time
 //! word 7   seal
 //! ```
 //!
@@ -43,6 +43,8 @@ const UNPIN: u64 = 4;
 const VOID: u64 = 5;
 const CLEAR_POOL: u64 = 6;
 const CLEAR_POOL_ALL: u64 = 7;
+const DRAIN: u64 = 8;
+const UNDRAIN: u64 = 9;
 
 /// Bit of an answer: the directive was refused.
 const REFUSED: u64 = 1 << 63;
@@ -75,8 +77,21 @@ pub enum Directive {
         /// When a node asked for that, as in [`Pin::asked_ms`].
         asked_ms: u64,
     },
+    /// Publish no new blocks on a node (CLEAR-D10).
+    Drain(Drain),
+    /// Let that node publish again.
+    Undrain(Drain),
     /// Nothing: the line was damaged in memory before all nodes had read it.
     Void,
+}
+
+/// Which node is drained, or not any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Drain {
+    /// The node. Others answer, and have nothing to do.
+    pub node: NodeId,
+    /// When a node asked for it, as in [`Pin::asked_ms`].
+    pub asked_ms: u64,
 }
 
 impl Directive {
@@ -85,10 +100,13 @@ impl Directive {
         matches!(self, Self::Clear(_) | Self::Void)
     }
 
-    /// When a node asked for a pin or an unpin, as in [`Pin::asked_ms`]; 0 for others.
+    /// When a node asked for a pin, a drain, or the end of one, as in [`Pin::asked_ms`]; 0 for others.
     pub(crate) fn asked_ms(&self) -> u64 {
         match self {
-            Self::Pin(_, Pin { asked_ms, .. }) | Self::Unpin { asked_ms, .. } => *asked_ms,
+            Self::Pin(_, Pin { asked_ms, .. })
+            | Self::Unpin { asked_ms, .. }
+            | Self::Drain(Drain { asked_ms, .. })
+            | Self::Undrain(Drain { asked_ms, .. }) => *asked_ms,
             Self::Clear(_) | Self::ClearPool(_) | Self::Void => 0,
         }
     }
@@ -150,8 +168,19 @@ impl DirectiveLine {
             Directive::Unpin { namespace, asked_ms } => {
                 Self { asked_ms, ..line(UNPIN, Some(namespace)) }
             }
+            Directive::Drain(drain) => Self::of_drain(drain, line(DRAIN, None)),
+            Directive::Undrain(drain) => Self::of_drain(drain, line(UNDRAIN, None)),
             Directive::Void => line(VOID, None),
         }
+    }
+
+    fn of_drain(Drain { node, asked_ms }: Drain, line: Self) -> Self {
+        Self { percent: node.0.into(), asked_ms, ..line }
+    }
+
+    fn drain(&self) -> Option<Drain> {
+        let node = NodeId(u16::try_from(self.percent).ok()?);
+        Some(Drain { node, asked_ms: self.asked_ms })
     }
 
     /// What it says, if it is number `number`.
@@ -171,6 +200,8 @@ impl DirectiveLine {
                 Some(Directive::Pin(namespace, Pin { percent, length_ms, asked_ms }))
             }
             UNPIN => Some(Directive::Unpin { namespace, asked_ms: self.asked_ms }),
+            DRAIN => self.drain().map(Directive::Drain),
+            UNDRAIN => self.drain().map(Directive::Undrain),
             VOID => Some(Directive::Void),
             _ => None,
         }
@@ -242,12 +273,14 @@ mod tests {
             Directive::ClearPool(None),
             Directive::Pin(namespace, Pin { percent: 50, length_ms: 1 << 40, asked_ms: 7 }),
             Directive::Unpin { namespace, asked_ms: 8 },
+            Directive::Drain(Drain { node: NodeId(31), asked_ms: 9 }),
+            Directive::Undrain(Drain { node: NodeId(0), asked_ms: 10 }),
             Directive::Void,
         ] {
             let line = DirectiveLine::new(7, directive);
             assert_eq!(line.directive(7), Some(directive));
             assert_eq!(line.directive(23), None, "a line of another round");
-            assert_eq!(DirectiveLine { kind: 9, ..line }.directive(7), None);
+            assert_eq!(DirectiveLine { kind: 99, ..line }.directive(7), None);
         }
     }
 }

@@ -52,6 +52,27 @@ pub fn held_by<F: Fabric>(
     Ok(all.filter(is_held).collect())
 }
 
+/// The nodes that say that they hold the block in `slot` of `owner`'s segment, or one that shares its
+/// reader words. Freshly read, for tools that are no members.
+///
+/// # Errors
+/// [`GeometryError`] when the region was not formatted for a cache of this version.
+///
+/// # Panics
+/// When the region has no such node.
+pub fn holders_of<F: Fabric>(
+    fabric: &F,
+    superblock: &Superblock,
+    layout: &Layout,
+    owner: NodeId,
+    slot: u32,
+) -> Result<Vec<NodeId>, GeometryError> {
+    let areas = areas_of(superblock, layout)?;
+    let word = |reader| areas.reader_words(reader).word(owner, slot);
+    let holds = |reader: &NodeId| ReaderWord::from_word(word(*reader).fresh(fabric)).held;
+    Ok(layout.nodes().filter(holds).collect())
+}
+
 /// When the blocks of one node were used, by nodes that are asked, for tools that are no members.
 #[derive(Clone, Debug)]
 pub struct BlockUses {

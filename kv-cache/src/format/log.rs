@@ -146,6 +146,12 @@ impl PeerLog {
         })
     }
 
+    /// Where entry `number` is: bytes from the start of the region.
+    pub(crate) fn at_bytes(&self, number: u64) -> u64 {
+        let first = number % self.entries() * ENTRY_WORDS;
+        self.ring.range().start().bytes() + first * WORD_BYTES
+    }
+
     /// Entry `number` as this host's caches hold it; `None` when it is another, or torn.
     pub(crate) fn cached(&self, fabric: &impl Fabric, number: u64) -> Option<LogEntry> {
         let first = number % self.entries() * ENTRY_WORDS;
@@ -153,8 +159,7 @@ impl PeerLog {
         for (index, word) in (first..).zip(&mut words) {
             *word = self.ring.word(index)?.cached(fabric);
         }
-        let at_bytes = self.ring.range().start().bytes() + first * WORD_BYTES;
-        LogEntry::decode(words, number, at_bytes)
+        LogEntry::decode(words, number, self.at_bytes(number))
     }
 }
 

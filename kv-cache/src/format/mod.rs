@@ -5,6 +5,7 @@
 //! `cxl-shm` draws the rest of the region.
 
 mod area;
+mod area_line;
 mod descriptor;
 mod directive;
 mod drives;
@@ -21,19 +22,20 @@ pub(crate) use area::{Areas, DriveAreas, holds_max};
 pub(crate) use descriptor::{DescriptorLine, is_newer, next_generation};
 pub(crate) use directive::{Answer, DIRECTIVES, DirectiveLine, OwnDirectives};
 pub(crate) use drives::{
-    DriveEntry, FORWARD_ROW_WORDS, FORWARD_ROWS, NUMBER_MAX, OwnDrives, ROW_WORDS, RequestLine,
-    TABLE_HEADER_WORDS, answer_word, answered_number, answered_outcome,
+    DriveEntry, FORWARD_ROW_WORDS, FORWARD_ROWS, NUMBER_MAX, OwnDrives, PeerDrives, ROW_WORDS,
+    RequestLine, TABLE_HEADER_WORDS, answer_word, answered_number, answered_outcome,
 };
 pub(crate) use inspect::areas_of;
-pub(crate) use log::{Behind, LogEntry, LogKind, OwnLog, behind};
+pub(crate) use log::{Behind, LogEntry, LogKind, OwnLog, PeerLog, behind};
 pub(crate) use reader_word::{HoldMark, OwnReaderWords, ReaderWord, age, tick_of};
 pub(crate) use segment::{OwnSegment, tables_in_use, used_word};
 pub(crate) use summary::OwnSummary;
 pub(crate) use tables::{TABLES_MAX, Tables};
 pub(crate) use words::halves;
 
+pub use area_line::{AreaLine, area_line};
 pub use descriptor::{BlockState, Descriptor, DescriptorError, Handle, SlotContent};
-pub use directive::{Directive, Pin};
+pub use directive::{Directive, Drain, Pin};
 pub use drives::{
     AgentLine, AgentSeen, DRIVE_REQUESTS_MAX, DRIVE_SLOTS_MAX, DriveGeometry, RestoreOutcome,
     RestoreRequest,
@@ -43,7 +45,8 @@ pub use geometry::{
     LOG_ENTRIES_MIN,
 };
 pub use inspect::{
-    BlockUse, BlockUses, IssuedDirective, agent_of, directives_of, held_by, segment_of, summary_of,
+    BlockUse, BlockUses, IssuedDirective, agent_of, directives_of, held_by, holders_of, segment_of,
+    summary_of,
 };
 pub use reader_word::HOLD_MS_MAX;
 pub use segment::{PROBE_SLOTS, PeerSegment};

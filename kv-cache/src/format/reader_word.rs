@@ -122,7 +122,7 @@ impl PeerReaderWords {
     }
 
     /// All of them.
-    pub(super) fn range(&self) -> LineRange {
+    pub(crate) fn range(&self) -> LineRange {
         self.array.range()
     }
 

@@ -154,9 +154,24 @@ impl PeerSegment {
         self.area.range()
     }
 
+    /// The line of a slot, for tools that show it.
+    ///
+    /// # Panics
+    /// When the segment has no such slot.
+    #[must_use]
+    pub fn line_of(&self, slot: u32) -> LineRange {
+        self.range(slot)
+    }
+
     /// The line of a slot, to be refreshed in a batch.
     pub(crate) fn range(&self, slot: u32) -> LineRange {
         self.line(slot).range()
+    }
+
+    /// The lines of `count` slots from `first` on.
+    pub(crate) fn ranges(&self, first: u32, count: u32) -> LineRange {
+        let part = self.area.part(first.into(), count.into());
+        part.expect("slots are checked to be in the segment").range()
     }
 
     /// A slot as this host's caches hold it.

@@ -222,7 +222,7 @@ impl PeerSummary {
     }
 
     /// What this host's caches hold of it.
-    fn cached(&self, fabric: &impl Fabric) -> SummarySeen {
+    pub(crate) fn cached(&self, fabric: &impl Fabric) -> SummarySeen {
         let lines = [
             words_of::<PoolLine>(&self.part, 0, fabric),
             words_of::<ReadLine>(&self.part, 1, fabric),

@@ -7,7 +7,9 @@
 //! word 5       chunk that is being given back, and by which process: 1 + chunk u32 | process u32
 //! word 6       1 + this node's first reader word that may say held though nobody holds; 0 is none
 //! word 7       the slot from which on tombstones are looked at next
-//! word 8 ..    a word per table: its blocks
+//! word 8       1 + the incarnation in which is known whether the node is drained << 1 | drained
+//!              (CLEAR-D10)
+//! word 9 ..    a word per table: its blocks
 //! ..           a word per 4,096 descriptors: how many of these are being written
 //! ..           a word per descriptor: generation u32 | state u8 | tag u24
 //! ..           a word per chunk of the region: pages of its slots u32 | free slots u32
@@ -31,7 +33,7 @@ use crate::format::{CacheGeometry, TABLES_MAX, Tables, halves, holds_max};
 use crate::identity::BlockKey;
 
 /// Version of the directory, so that processes of two versions do not share one.
-const FORMAT: u64 = 7;
+const FORMAT: u64 = 8;
 
 const WORD_FORMAT: usize = 0;
 const WORD_CHANGING: usize = 1;
@@ -41,7 +43,8 @@ const WORD_CURSOR: usize = 4;
 const WORD_CLOSING: usize = 5;
 const WORD_UNCHECKED: usize = 6;
 const WORD_TOMBSTONES: usize = 7;
-const BLOCKS_WORDS: usize = 8;
+const WORD_DRAINED: usize = 8;
+const BLOCKS_WORDS: usize = 9;
 const WRITING_WORDS: usize = BLOCKS_WORDS + TABLES_MAX;
 /// Descriptors of which one word counts those that are being written.
 const GROUP_SLOTS: u32 = 4096;
@@ -187,6 +190,18 @@ impl<W: HostMemory> Directory<W> {
     /// Whether it was built in this life of the node: then what it says of a slot was so.
     pub(crate) fn is_built_in(&self, incarnation: Incarnation) -> bool {
         self.words.load(WORD_INCARNATION) == u64::from(incarnation.0)
+    }
+
+    /// Whether this life of the node publishes no new blocks (CLEAR-D10). `None` when no process of
+    /// this life has looked yet.
+    pub(crate) fn drained(&self, incarnation: Incarnation) -> Option<bool> {
+        let word = self.words.load(WORD_DRAINED);
+        (word >> 1 == u64::from(incarnation.0) + 1).then_some(word & 1 == 1)
+    }
+
+    pub(crate) fn set_drained(&self, incarnation: Incarnation, drained: bool) {
+        let life = u64::from(incarnation.0) + 1;
+        self.words.store(WORD_DRAINED, life << 1 | u64::from(drained));
     }
 
     /// Says that a change begins or is complete.

@@ -143,7 +143,11 @@ impl<W: HostMemory> QuotaTable<W> {
                 return self.pin(namespace.tag(), percent, (*length_ms).min(PIN_MS_MAX));
             }
             Directive::Unpin { namespace, .. } => self.unpin(namespace.tag()),
-            Directive::Clear(_) | Directive::ClearPool(_) | Directive::Void => {}
+            Directive::Clear(_)
+            | Directive::ClearPool(_)
+            | Directive::Drain(_)
+            | Directive::Undrain(_)
+            | Directive::Void => {}
         }
         true
     }

@@ -48,6 +48,27 @@ pub struct Occupancy {
     pub holds_max: u64,
 }
 
+/// What prefetches did: blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PrefetchCounts {
+    /// They asked for, now or later.
+    pub asked: u64,
+    /// Of those: came into the pool.
+    pub restored: u64,
+    /// Of those: did not come before the deadline, or before a lookup asked itself.
+    pub late: u64,
+    /// Of those: the agent refused for another reason.
+    pub refused: u64,
+    /// Of those: were not wanted any more before they came.
+    pub cancelled: u64,
+    /// Of those that came: a lookup found since.
+    pub used: u64,
+    /// A lookup wanted while they were under way.
+    pub joined: u64,
+    /// Were not asked for, because too many others were under way.
+    pub full: u64,
+}
+
 /// The cache, through one member: publish, lookup, fetch.
 ///
 /// Like the member it is not shared between threads. Threads of a process each have their own,
@@ -201,6 +222,38 @@ impl<'m, B: Backend> Cache<'m, B> {
             metrics.drive_blocks += on_drives as u64;
             metrics.restored_blocks += restored as u64;
         });
+    }
+
+    /// Counts what prefetches did since the last call.
+    pub fn count_prefetches(&self, counts: &PrefetchCounts) {
+        if *counts == PrefetchCounts::default() {
+            return;
+        }
+        self.count(|metrics| {
+            metrics.prefetch_asked_blocks = counts.asked;
+            metrics.prefetch_restored_blocks = counts.restored;
+            metrics.prefetch_late_blocks = counts.late;
+            metrics.prefetch_refused_blocks = counts.refused;
+            metrics.prefetch_cancelled_blocks = counts.cancelled;
+            metrics.prefetch_used_blocks = counts.used;
+            metrics.prefetch_joined_blocks = counts.joined;
+            metrics.prefetch_full_blocks = counts.full;
+        });
+    }
+
+    /// Counts one layer of blocks that was read alone: of `right` blocks, `bytes` in all; of `lost` ones
+    /// it could not be read.
+    pub fn count_streamed(&self, right: usize, bytes: u64, lost: usize) {
+        self.count(|metrics| {
+            metrics.streamed_blocks = right as u64;
+            metrics.streamed_bytes = bytes;
+            metrics.stream_lost_blocks = lost as u64;
+        });
+    }
+
+    /// Counts layers for which an engine had to wait, and for how long.
+    pub fn count_stream_waits(&self, waits: u64, wait_us: u64) {
+        self.count(|metrics| (metrics.stream_waits, metrics.stream_wait_us) = (waits, wait_us));
     }
 
     /// The descriptor segment of a node, for tools. `None` when the region has no such node.

@@ -92,6 +92,32 @@ pub struct Metrics {
     pub memory_faults: u64,
     /// Chunks that were noted as failed because of them (FAULT-C1).
     pub failed_chunks: u64,
+    /// Blocks on drives that prefetches asked for: at once, or as soon as earlier ones were answered.
+    pub prefetch_asked_blocks: u64,
+    /// Blocks of those that came into the pool.
+    pub prefetch_restored_blocks: u64,
+    /// Blocks of those that did not come before the deadline, or before a lookup asked itself.
+    pub prefetch_late_blocks: u64,
+    /// Blocks of those that the agent of the drive refused for another reason.
+    pub prefetch_refused_blocks: u64,
+    /// Blocks of those that were not wanted any more before they came.
+    pub prefetch_cancelled_blocks: u64,
+    /// Prefetched blocks that a lookup of this process found since: once each.
+    pub prefetch_used_blocks: u64,
+    /// Blocks that a lookup wanted while the prefetch was under way.
+    pub prefetch_joined_blocks: u64,
+    /// Blocks on drives that prefetches did not ask for, because too many others were under way.
+    pub prefetch_full_blocks: u64,
+    /// Layers of blocks that executors streamed, and that were right: each block once a layer.
+    pub streamed_blocks: u64,
+    /// Their bytes.
+    pub streamed_bytes: u64,
+    /// Blocks of which executors could not read a layer: lost, or damaged.
+    pub stream_lost_blocks: u64,
+    /// Layers for which an engine had to wait.
+    pub stream_waits: u64,
+    /// How long engines waited for them, in microseconds.
+    pub stream_wait_us: u64,
     /// Entries of this process's replica.
     pub replica_blocks: u64,
     /// DRAM that the replica takes.
@@ -130,8 +156,11 @@ counters! {
     removed_bytes already_there refused aborted_blocks retired_blocks evicted_blocks
     evicted_for_descriptors evictions_inline spared_held held_blocks refused_holds
     holds_without_room drive_blocks restored_blocks released_blocks told_uses chunks_added
-    chunks_returned inherited_chunks sweeps reclaimed_blocks memory_faults failed_chunks replica_blocks replica_bytes
-    membership_lost
+    chunks_returned inherited_chunks sweeps reclaimed_blocks memory_faults failed_chunks
+    prefetch_asked_blocks prefetch_restored_blocks prefetch_late_blocks prefetch_refused_blocks
+    prefetch_cancelled_blocks prefetch_used_blocks prefetch_joined_blocks prefetch_full_blocks
+    streamed_blocks streamed_bytes stream_lost_blocks stream_waits stream_wait_us
+    replica_blocks replica_bytes membership_lost
 }
 
 /// Counters of which the processes of a host have sums: all but the last three, and the misses.

@@ -21,7 +21,7 @@ pub(crate) use drive_watch::DriveWatch;
 pub(crate) use figures::count_moved;
 pub(crate) use orphan_watch::OrphanWatch;
 
-pub use cache::{AttachedCache, Cache, HeapUse, Occupancy};
+pub use cache::{AttachedCache, Cache, HeapUse, Occupancy, PrefetchCounts};
 pub use figures::{Histogram, HostFigures, Latency};
 pub use metrics::Metrics;
 pub use state::ProcessState;

@@ -62,6 +62,9 @@ pub enum Refusal {
     /// This node does not take part any more: nothing of it may be written.
     #[error(transparent)]
     MembershipLost(#[from] MembershipLost),
+    /// Somebody drains this node.
+    #[error("this node is drained: it publishes no new blocks; `rackline drain --undo` ends that")]
+    Drained,
     /// Other processes of this host took every payload slot that this one added.
     #[error("no room for the payload: other processes of this host took it; publish again")]
     Outrun,
@@ -77,6 +80,7 @@ impl Refusal {
             Self::NoChunk(AllocateError::Lock(_)) => "chunk_lock",
             Self::NoChunk(_) => "no_chunk",
             Self::MembershipLost(_) => "declared_dead",
+            Self::Drained => "drained",
             Self::Outrun => "outrun",
         }
     }

@@ -37,6 +37,13 @@ struct Pending {
     outcome: Option<Reservation>,
 }
 
+/// Where the blocks of a call come from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    Engine,
+    Drive,
+}
+
 /// How often the other processes of the host may take the room that a call has made, before what is
 /// still open is refused: many times for each of the ranks of a host, which publish at the same
 /// time.
@@ -88,14 +95,25 @@ impl<B: Backend> Cache<'_, B> {
         specs: &[BlockSpec],
         chunk_timeout_ms: u64,
     ) -> Vec<Reservation> {
-        self.reserve_tagged(clock, namespace.tag(), specs, chunk_timeout_ms)
+        self.reserve_from(clock, Origin::Engine, namespace.tag(), specs, chunk_timeout_ms)
     }
 
     /// As [`reserve_for`](Self::reserve_for), for blocks of which only the tag of their namespace is
-    /// known: those that come back from a drive.
+    /// known: those that come back from a drive. A drained node takes them (CLEAR-D10).
     pub fn reserve_tagged(
         &self,
         clock: &impl Clock,
+        namespace: NamespaceTag,
+        specs: &[BlockSpec],
+        chunk_timeout_ms: u64,
+    ) -> Vec<Reservation> {
+        self.reserve_from(clock, Origin::Drive, namespace, specs, chunk_timeout_ms)
+    }
+
+    fn reserve_from(
+        &self,
+        clock: &impl Clock,
+        origin: Origin,
         namespace: NamespaceTag,
         specs: &[BlockSpec],
         chunk_timeout_ms: u64,
@@ -112,7 +130,7 @@ impl<B: Backend> Cache<'_, B> {
                 if let Some(chunk) = chunk.take() {
                     heap.add_chunk(chunk);
                 }
-                heap.reserve(&mut pending, self.process_state())
+                heap.reserve(&mut pending, origin, self.process_state())
             });
             let Some(shortage) = shortage else { break };
             match self.make_room(clock, shortage, &mut wait) {
@@ -175,10 +193,13 @@ impl<B: Backend> LockedHeap<'_, B> {
     fn reserve(
         &mut self,
         pending: &mut [Pending],
+        origin: Origin,
         process_state: &Arc<ProcessState>,
     ) -> Option<Shortage> {
         self.log.prefetch_head(self.fabric());
         process_state.note_lost(self.fabric());
+        let refuses = origin == Origin::Engine
+            && self.directory.drained(self.member.incarnation()) == Some(true);
         let mut shortage = None;
         let mut batch = PublishBatch::new(self.fabric());
         for entry in pending.iter_mut() {
@@ -190,6 +211,10 @@ impl<B: Backend> LockedHeap<'_, B> {
             }
             if self.has(entry.spec.key) {
                 entry.outcome = Some(Reservation::AlreadyThere);
+                continue;
+            }
+            if refuses {
+                entry.outcome = Some(Reservation::Refused(Refusal::Drained));
                 continue;
             }
             let (slot, last) = match self.directory.insert(entry.spec.key) {

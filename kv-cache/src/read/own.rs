@@ -84,7 +84,8 @@ impl<B: Backend> Cache<'_, B> {
     }
 
     /// How many entries the log of this node has had: a use at this position or before is none of a
-    /// block that is published from now on.
+    /// block that is published from now on. A use from now on of a block that is published already is
+    /// at this position or behind it.
     #[must_use]
     pub fn own_position(&self) -> u64 {
         self.areas().log_head(self.member().node()).cached(self.member().fabric())

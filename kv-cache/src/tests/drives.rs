@@ -35,7 +35,7 @@ fn block(number: u8) -> Announced {
 }
 
 fn request(number: u8) -> RestoreRequest {
-    RestoreRequest { key: key(number), wait_ms: 100, recompute_ms: None }
+    RestoreRequest { key: key(number), wait_ms: 100, recompute_ms: None, ahead: false }
 }
 
 /// The agent of a host.

@@ -1,9 +1,11 @@
 //! The cache on a simulated rack of two or three hosts, driven by one thread.
 
 mod aged;
+mod audit;
 mod clear;
 mod damage;
 mod directives;
+mod drain;
 mod drives;
 mod elsewhere;
 mod evict;

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use cxl_shm::verify::simulated::Site;
 
+use super::audit::audited_and_repaired;
 use super::clear::{cleared_by_their_owner, cleared_while_a_node_leaves};
 use super::directives::{damaged_while_somebody_waits, refusals_seen_at_once};
 use super::drives::{
@@ -31,7 +32,7 @@ use crate::identity::IndexKey;
 /// Runs on busy caches.
 const SEEDS: u64 = 100;
 const HOSTS: usize = 3;
-const SCENARIOS: [fn(SimulatedRack); 26] = [
+const SCENARIOS: [fn(SimulatedRack); 27] = [
     exchange_and_lag,
     cleared_by_their_owner,
     cleared_while_a_node_leaves,
@@ -58,6 +59,7 @@ const SCENARIOS: [fn(SimulatedRack); 26] = [
     cleared_on_drives,
     summaries_seen_by_tools,
     uses_seen_by_tools,
+    audited_and_repaired,
 ];
 
 /// Calls that flush or fence, by the file below `src` and the text of their line, which no scenario
@@ -255,10 +257,21 @@ fn holds_seen_by_tools(rack: SimulatedRack) {
             let superblock = member.superblock();
             crate::held_by(&rig.rack.host(2), superblock, member.layout(), member.node()).unwrap()
         };
-        for _ in 0..2 {
-            assert_eq!(seen(), []);
+        let holders = || {
+            let (superblock, layout) = (member.superblock(), member.layout());
+            let (host, owner) = (rig.rack.host(2), handle.owner());
+            crate::holders_of(&host, superblock, layout, owner, handle.slot()).unwrap()
+        };
+        // The first that looks after a change refreshes the word: each is the first once.
+        for is_seen_first in [false, true] {
+            let check = |nodes: &[_], blocks: &[_]| {
+                let before = is_seen_first.then(seen);
+                assert_eq!(holders(), nodes);
+                assert_eq!(before.unwrap_or_else(seen), blocks);
+            };
+            check(&[], &[]);
             let held = hold(b, clock, 1).unwrap();
-            assert_eq!(seen(), [(handle.owner(), handle.slot())]);
+            check(&[member.node()], &[(handle.owner(), handle.slot())]);
             b.release(clock, vec![held]);
         }
     });

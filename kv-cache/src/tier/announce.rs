@@ -72,8 +72,7 @@ impl DriveAnnouncer {
     }
 
     /// Announces `blocks`, which are on a drive, durably. After return every host that looks learns
-    /// of them. Returns how many are announced: the first of `blocks`. There is no room for the
-    /// others.
+    /// of them. Returns how many of `blocks` are announced. There is no room for the others.
     ///
     /// # Errors
     /// [`DriveError::MembershipLost`].
@@ -85,11 +84,7 @@ impl DriveAnnouncer {
         let mut announced = 0;
         for batch in blocks.chunks(BATCH) {
             cache.check_member()?;
-            let part = self.announce_batch(cache, batch);
-            announced += part;
-            if part < batch.len() {
-                break;
-            }
+            announced += self.announce_batch(cache, batch);
         }
         Ok(announced)
     }
@@ -102,7 +97,7 @@ impl DriveAnnouncer {
         for block in blocks {
             let key = block.key.index();
             if self.find(cache, key).is_none() {
-                let Some(slot) = self.take_slot() else { break };
+                let Some(slot) = self.take_slot() else { continue };
                 let Announced { bytes, depth, namespace, .. } = *block;
                 let entry = DriveEntry { key, bytes, depth, namespace, life: self.life };
                 for (word, value) in own.entry_words(slot).zip(own.encode(slot, &entry)) {

@@ -53,7 +53,7 @@ pub enum RestoreState {
 
 impl<B: Backend> Cache<'_, B> {
     /// Asks the agent of `node` to restore blocks into the pool. Waits for nobody but processes of
-    /// this host.
+    /// this host. Prefetches ([`RestoreRequest::ahead`]) leave half of the ring to other requests.
     ///
     /// # Errors
     /// [`DriveError`]; nothing is asked for then.
@@ -69,7 +69,8 @@ impl<B: Backend> Cache<'_, B> {
             let fabric = heap.fabric();
             let own = self.own_drives(drives);
             let count = own.requests(node).own(fabric);
-            let room = self.room_for(drives, node, count, requests.len());
+            let window = window_of(drives, requests);
+            let room = self.room_for(drives, node, count, requests.len(), window);
             let asked = &requests[..room];
             let last = count + asked.len() as u64;
             // Also where the ring is full: a process that died may have stored a count that only this
@@ -95,19 +96,29 @@ impl<B: Backend> Cache<'_, B> {
         Ok(Asked { tickets: asked, full })
     }
 
-    /// How many of `wanted` requests behind number `count` have lines that may be written (TIER-Q1).
-    fn room_for(&self, drives: DriveAreas, node: NodeId, count: u64, wanted: usize) -> usize {
+    /// How many of `wanted` requests behind number `count` have lines that may be written (TIER-Q1),
+    /// and have an answered request `window` numbers before them.
+    fn room_for(
+        &self,
+        drives: DriveAreas,
+        node: NodeId,
+        count: u64,
+        wanted: usize,
+        window: u64,
+    ) -> usize {
         let (fabric, me) = (self.member().fabric(), self.member().node());
         let ring = drives.plan.ring();
-        let last = count.saturating_add(wanted as u64).min(count.saturating_add(ring));
+        let last = count.saturating_add(wanted as u64).min(count.saturating_add(window));
         let numbers = count.saturating_add(1)..=last.min(NUMBER_MAX);
         let said = drives.of(node);
         // Answers are later than what this host knows of them, never earlier.
-        let is_free = |number: &u64| match number.checked_sub(ring) {
+        let is_answered = |before: Option<u64>| match before {
             None | Some(0) => true,
             Some(_) if is_broken(Rule::RequestStaysOpen) => true,
             Some(before) => answered_number(said.answer(me, before).cached(fabric)) >= before,
         };
+        let earlier = |number: &u64| [number.checked_sub(ring), number.checked_sub(window)];
+        let is_free = |number: &u64| earlier(number).into_iter().all(is_answered);
         let room = |numbers: &std::ops::RangeInclusive<u64>| {
             numbers.clone().take_while(|number| is_free(number)).count()
         };
@@ -115,8 +126,9 @@ impl<B: Backend> Cache<'_, B> {
         if known == numbers.clone().count() {
             return known;
         }
+        let looked_at = numbers.clone().flat_map(|number| earlier(&number)).flatten();
         let lines: BTreeSet<_> =
-            numbers.clone().map(|number| said.answer(me, number).range().start()).collect();
+            looked_at.map(|before| said.answer(me, before).range().start()).collect();
         refresh_all(fabric, lines.into_iter().map(cxl_shm::units::LineRange::one));
         room(&numbers)
     }
@@ -177,4 +189,11 @@ impl<B: Backend> Cache<'_, B> {
         });
         Ok(())
     }
+}
+
+/// Within how many numbers the requests may be unanswered: of the whole ring, or of half of it where
+/// all are prefetches.
+fn window_of(drives: DriveAreas, requests: &[RestoreRequest]) -> u64 {
+    let ring = drives.plan.ring();
+    if requests.iter().all(|request| request.ahead) { (ring / 2).max(1) } else { ring }
 }

@@ -47,6 +47,8 @@ impl ClearSet {
             Directive::ClearPool(_)
             | Directive::Pin(..)
             | Directive::Unpin { .. }
+            | Directive::Drain(_)
+            | Directive::Undrain(_)
             | Directive::Void => {}
         }
     }

@@ -27,6 +27,7 @@
 //!   written for another request before the request was answered. A ring without such a line is
 //!   full: `ask_restore` refuses at once what has no line, and waits for nobody. A lookup that waits
 //!   for drives asks again at each of its polls until its own wait is over; then it is a miss.
+//!   Prefetches have half of the ring at most, so that a lookup finds room.
 //! - **TIER-Q2** Numbers of requests grow, and survive processes and lives. An agent answers each
 //!   number once: it leaves an answer of the same number or a later one alone. An agent that starts
 //!   publishes the answers that its host's caches have, and finds the open requests by them. A

@@ -3,6 +3,11 @@
 //! - **CLEAR-D7** Pins and unpins that an owner sees at once, of several nodes, count in the order in
 //!   which they were asked for, by the clocks of the asking hosts. Those of one node count in the
 //!   order of their numbers. What one process of a host has carried out, no other carries out again.
+//! - **CLEAR-D10** A drained node publishes no new blocks of engines, until a node asks for the end of
+//!   that. A word in the host's DRAM says so to all processes of the host, for this life of the node.
+//!   The directive stays in the region: a node that joins again looks for it when it attaches.
+//!   Drains and their ends count in the order of CLEAR-D7. Blocks come back from drives meanwhile:
+//!   agents serve others until they stop.
 
 use std::collections::BTreeSet;
 
@@ -26,22 +31,21 @@ pub(crate) struct New {
     directives: Vec<(u64, Directive)>,
 }
 
+impl New {
+    pub(super) fn into_directives(self) -> Vec<(u64, Directive)> {
+        self.directives
+    }
+}
+
 impl<B: Backend> Cache<'_, B> {
     /// Carries out what nodes asked for since the last call (CLEAR-D2). Returns how many blocks were
     /// removed.
     pub(super) fn answer_directives(&self, clock: &impl Clock) -> u64 {
-        let (member, areas) = (self.member(), self.areas());
-        let (me, fabric, layout) = (member.node(), member.fabric(), areas.layout());
-        let own = areas.own_directives(member.area());
-        let others = || layout.nodes().filter(|node| *node != me);
-        refresh_all(fabric, others().map(|node| areas.directive_count(node).range()));
+        let member = self.member();
+        let own = self.areas().own_directives(member.area());
         let mut new = Vec::new();
-        for node in layout.nodes() {
-            let count = match node == me {
-                true => own.count.own(fabric),
-                false => areas.directive_count(node).cached(fabric),
-            };
-            let answered = Answer::from_word(own.answer(node).own(fabric)).number;
+        for (node, count) in self.directive_counts() {
+            let answered = Answer::from_word(own.answer(node).own(member.fabric())).number;
             if count > answered {
                 new.extend(self.new_directives(node, answered, count));
             }
@@ -61,6 +65,19 @@ impl<B: Backend> Cache<'_, B> {
         let nodes: Vec<_> = new.iter().map(|new| new.asking.to_string()).collect();
         tracing::info!(nodes = nodes.join(", "), removed, "carried out what the nodes asked for");
         removed
+    }
+
+    /// How many directives there ever were, of each node, as of now.
+    pub(super) fn directive_counts(&self) -> Vec<(NodeId, u64)> {
+        let (member, areas) = (self.member(), self.areas());
+        let (me, fabric, layout) = (member.node(), member.fabric(), areas.layout());
+        let others = layout.nodes().filter(|node| *node != me);
+        refresh_all(fabric, others.map(|node| areas.directive_count(node).range()));
+        let count = |node| match node == me {
+            true => areas.own_directives(member.area()).count.own(fabric),
+            false => areas.directive_count(node).cached(fabric),
+        };
+        layout.nodes().map(|node| (node, count(node))).collect()
     }
 
     /// The directives of `asking` behind number `answered`, as far as they can be read.
@@ -91,7 +108,11 @@ impl<B: Backend> Cache<'_, B> {
                     tags.insert(namespace.tag());
                 }
                 Directive::Clear(None) | Directive::ClearPool(None) => all = true,
-                Directive::Pin(..) | Directive::Unpin { .. } | Directive::Void => {}
+                Directive::Pin(..)
+                | Directive::Unpin { .. }
+                | Directive::Drain(_)
+                | Directive::Undrain(_)
+                | Directive::Void => {}
             }
         }
         if !all && tags.is_empty() {
@@ -138,8 +159,8 @@ impl<B: Backend> Cache<'_, B> {
     }
 }
 
-/// Carries out pins and unpins, and answers all nodes. A node that joins, or wakes, sees those of
-/// many nodes at once (CLEAR-D7). Returns how many pins are not set.
+/// Carries out pins, drains and their ends, and answers all nodes. A node that joins, or wakes, sees
+/// those of many nodes at once (CLEAR-D7). Returns how many pins are not set.
 pub(crate) fn pin_and_answer<B: Backend>(heap: &LockedHeap<'_, B>, new: &[New]) -> usize {
     let mut pins = Vec::new();
     for New { asking, directives, .. } in new {
@@ -155,6 +176,7 @@ pub(crate) fn pin_and_answer<B: Backend>(heap: &LockedHeap<'_, B>, new: &[New]) 
         }
     }
     pins.sort_unstable_by_key(|(asked_ms, asking, number, _)| (*asked_ms, *asking, *number));
+    pins.iter().for_each(|(.., directive)| drain(heap, directive));
     pins.retain(|(.., directive)| !heap.quotas.carry_out(directive));
     for New { asking, last, .. } in new {
         let word = heap.directives.answer(*asking);
@@ -165,4 +187,20 @@ pub(crate) fn pin_and_answer<B: Backend>(heap: &LockedHeap<'_, B>, new: &[New]) 
         }
     }
     pins.len()
+}
+
+/// Ends or begins that this node publishes (CLEAR-D10).
+fn drain<B: Backend>(heap: &LockedHeap<'_, B>, directive: &Directive) {
+    let (node, incarnation) = (heap.node(), heap.member.incarnation());
+    match directive {
+        Directive::Drain(drain) if drain.node == node => {
+            heap.directory.set_drained(incarnation, true);
+            tracing::warn!(%node, "this node is drained: it publishes no new blocks");
+        }
+        Directive::Undrain(drain) if drain.node == node => {
+            heap.directory.set_drained(incarnation, false);
+            tracing::info!(%node, "this node is not drained any more: it publishes blocks again");
+        }
+        _ => {}
+    }
 }

@@ -5,6 +5,7 @@ mod balance;
 mod batches;
 mod carry_out;
 mod clear;
+mod drain;
 mod failed;
 mod give_back;
 mod issue;

@@ -71,7 +71,7 @@ fn outcome_of(number: u8) -> RestoreOutcome {
 }
 
 fn request(number: u8) -> RestoreRequest {
-    RestoreRequest { key: key(number), wait_ms: 1, recompute_ms: None }
+    RestoreRequest { key: key(number), wait_ms: 1, recompute_ms: None, ahead: false }
 }
 
 impl Asker {

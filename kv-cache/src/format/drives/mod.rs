@@ -153,6 +153,17 @@ impl PeerDrives {
         DriveEntry::decode(words, self.part.range().start().bytes() + first * WORD_BYTES)
     }
 
+    /// The words of an entry of its directory.
+    pub(crate) fn entry_words(&self, slot: u32) -> impl Iterator<Item = PeerWord> + use<> {
+        let (peer, first) = (*self, self.plan.entry_word(slot));
+        (first..first + ENTRY_WORDS).map(move |index| peer.word(index))
+    }
+
+    /// Whether its node ever had an agent, as this host's caches hold it.
+    pub(crate) fn has_lived(&self, fabric: &impl Fabric) -> bool {
+        self.life().cached(fabric) != 0
+    }
+
     /// How many requests to `answering` its node ever had.
     pub(crate) fn requests(&self, answering: NodeId) -> PeerWord {
         self.word(self.plan.count_word(answering))
@@ -186,7 +197,7 @@ impl PeerDrives {
         self.lines(0, LOG_FIRST).range()
     }
 
-    fn agent_cached(&self, fabric: &impl Fabric) -> Option<AgentSeen> {
+    pub(crate) fn agent_cached(&self, fabric: &impl Fabric) -> Option<AgentSeen> {
         let part = self.lines(AGENT_FIRST, AGENT_LINES);
         let state = part.line::<StateLine>(0)?.cached(fabric).ok()?;
         let work = part.line::<WorkLine>(1)?.cached(fabric).ok()?;

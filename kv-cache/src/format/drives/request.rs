@@ -5,7 +5,7 @@
 //!           word 1-3  key
 //!           word 4    how long the asking process waits, in milliseconds
 //!           word 5    how long computing the block again takes, in milliseconds; 0 when not said
-//!           word 6    flags: 1 cancelled
+//!           word 6    flags: 1 cancelled, 2 ahead
 //!           word 7    seal
 //! answer:   number u56 | outcome u8
 //! ```
@@ -16,6 +16,7 @@ use cxl_shm::fabric::Record;
 use crate::identity::BlockKey;
 
 const CANCELLED: u64 = 1;
+const AHEAD: u64 = 2;
 const OUTCOME_BITS: u32 = 8;
 /// Largest number of a request.
 pub(crate) const NUMBER_MAX: u64 = u64::MAX >> OUTCOME_BITS;
@@ -30,6 +31,9 @@ pub struct RestoreRequest {
     /// How long the asking engine would take to compute the block again, in milliseconds, where it
     /// says so: a restore that takes longer is refused.
     pub recompute_ms: Option<u32>,
+    /// Whether it is a prefetch: nothing waits for the block yet. No request that something waits for
+    /// is refused for its sake.
+    pub ahead: bool,
 }
 
 /// What came of a request.
@@ -106,9 +110,10 @@ impl Record for RequestLine {
 impl RequestLine {
     /// Request number `number` of a node to another.
     pub(crate) fn new(number: u64, request: &RestoreRequest) -> Self {
-        let RestoreRequest { key, wait_ms, recompute_ms } = *request;
+        let RestoreRequest { key, wait_ms, recompute_ms, ahead } = *request;
         let recompute_ms = recompute_ms.unwrap_or(0).into();
-        Self { number, key, wait_ms: wait_ms.into(), recompute_ms, flags: 0 }
+        let flags = if ahead { AHEAD } else { 0 };
+        Self { number, key, wait_ms: wait_ms.into(), recompute_ms, flags }
     }
 
     /// What it asks for, if it is number `number`.
@@ -116,8 +121,9 @@ impl RequestLine {
         let wait_ms = u32::try_from(self.wait_ms).ok()?;
         let recompute_ms = u32::try_from(self.recompute_ms).ok()?;
         let recompute_ms = (recompute_ms != 0).then_some(recompute_ms);
-        let is_known = self.number == number && self.flags & !CANCELLED == 0;
-        is_known.then_some(RestoreRequest { key: self.key, wait_ms, recompute_ms })
+        let is_known = self.number == number && self.flags & !(CANCELLED | AHEAD) == 0;
+        let ahead = self.flags & AHEAD != 0;
+        is_known.then_some(RestoreRequest { key: self.key, wait_ms, recompute_ms, ahead })
     }
 
     /// Whether it is number `number`, and taken back.
@@ -156,12 +162,12 @@ mod tests {
     #[test]
     fn requests_survive_their_lines() {
         let key = BlockKey::new(IndexKey::from_words([1, 2]), 3);
-        for recompute_ms in [None, Some(40)] {
-            let request = RestoreRequest { key, wait_ms: 250, recompute_ms };
+        for (recompute_ms, ahead) in [(None, false), (Some(40), false), (None, true)] {
+            let request = RestoreRequest { key, wait_ms: 250, recompute_ms, ahead };
             let line = RequestLine::new(7, &request);
             assert_eq!(line.request(7), Some(request));
             assert_eq!(line.request(15), None, "a line of another round");
-            assert_eq!(RequestLine { flags: 2, ..line }.request(7), None);
+            assert_eq!(RequestLine { flags: 4, ..line }.request(7), None);
             assert!(!line.is_cancelled(7));
             assert_eq!(line.cancelled(15), None);
             let cancelled = line.cancelled(7).unwrap();
