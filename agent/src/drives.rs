@@ -1,12 +1,14 @@
 //! The folders of this host: opened, read, and tried again when a device did not answer.
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cxl_shm::clock::SystemClock;
 use cxl_shm::host::HostIdentity;
-use kv_drive::store::{Access, FolderOptions, Store, StoreOptions};
+use kv_drive::io::{CallThread, OpenFolderError};
+use kv_drive::store::{Access, FolderOptions, OpenStoreError, Store, StoreOptions};
 use kv_drive::volume::CAPACITY_BYTES_MIN;
 
 use crate::error::AgentError;
@@ -70,7 +72,12 @@ pub(crate) fn open(settings: &Settings) -> Result<Store, AgentError> {
     let folders = settings.drives.iter().map(folder_options).collect::<Result<Vec<_>, _>>()?;
     let (engine, take_over) = (settings.engine, settings.take_over);
     let options = StoreOptions { engine, host, take_over, access: Access::Write };
-    let store = Store::open(&folders, options)?;
+    let store = Store::open(&folders, options).map_err(|error| match error {
+        OpenStoreError::Folder(OpenFolderError::Owned { folder }) => {
+            owned(&settings.drives, folder)
+        }
+        error => error.into(),
+    })?;
     for (path, volume) in store.volumes() {
         let (folder, engine) = (path.display(), volume.engine());
         let capacity = volume.usage().capacity;
@@ -79,14 +86,41 @@ pub(crate) fn open(settings: &Settings) -> Result<Store, AgentError> {
     Ok(store)
 }
 
+/// A process has the folder: this one, where it was given under another name before.
+fn owned(drives: &[DriveFolder], folder: PathBuf) -> AgentError {
+    let place = |path: &Path| {
+        use std::os::unix::fs::MetadataExt as _;
+        let found = std::fs::metadata(path)?;
+        Ok((found.dev(), found.ino()))
+    };
+    let place = |path: &Path| in_time(path, place).ok();
+    let its = place(&folder);
+    let same: Vec<_> = drives.iter().filter(|it| its.is_some() && place(&it.path) == its).collect();
+    match same[..] {
+        [first, _, ..] => AgentError::SameFolder { first: first.path.clone(), second: folder },
+        _ => OpenStoreError::from(OpenFolderError::Owned { folder }).into(),
+    }
+}
+
 fn folder_options(folder: &DriveFolder) -> Result<FolderOptions, AgentError> {
     let path = folder.path.clone();
     let capacity_bytes = match folder.capacity_bytes {
         Some(bytes) => bytes,
-        None => room_of(&folder.path)
-            .map_err(|source| AgentError::Folder { folder: path.clone(), source })?,
+        // On a full file system the folder opens all the same: what it has is served.
+        None => in_time(&folder.path, room_of)
+            .map_err(|source| AgentError::Folder { folder: path.clone(), source })?
+            .max(CAPACITY_BYTES_MIN),
     };
-    Ok(FolderOptions { path, capacity_bytes: capacity_bytes.max(CAPACITY_BYTES_MIN) })
+    Ok(FolderOptions { path, capacity_bytes })
+}
+
+/// Looks at a folder in the time that a call to a device may take (DRIVE-I6).
+fn in_time<T: Send + 'static>(
+    folder: &Path,
+    look: impl FnOnce(&Path) -> std::io::Result<T> + Send + 'static,
+) -> std::io::Result<T> {
+    let path = folder.to_owned();
+    CallThread::start(crossbeam_channel::never())?.call(move || look(&path), drop)?
 }
 
 /// Nine tenths of what the file system has left for the folder, with what the folder has.
@@ -104,7 +138,7 @@ fn room_of(folder: &Path) -> std::io::Result<u64> {
 pub(crate) fn keep_reading(store: &Store, tables: &TablesRead, stop: &AtomicBool) {
     let clock = SystemClock::start();
     let (mut read_all, mut is_new) = (false, true);
-    let mut next_ms = 0;
+    let (mut next_ms, mut told) = (0, BTreeSet::new());
     while !stop.load(Ordering::Relaxed) {
         if clock.now_us() / 1000 >= next_ms {
             if store.reopen() > 0 {
@@ -113,7 +147,7 @@ pub(crate) fn keep_reading(store: &Store, tables: &TablesRead, stop: &AtomicBool
             }
             if !read_all {
                 tables.begin();
-                read_all = read(store);
+                read_all = read(store, &mut told);
                 tables.end(std::mem::take(&mut is_new) || read_all);
             }
             next_ms = clock.now_us() / 1000 + REOPEN_MS;
@@ -123,7 +157,7 @@ pub(crate) fn keep_reading(store: &Store, tables: &TablesRead, stop: &AtomicBool
 }
 
 /// Reads the tables that are not read yet. Says whether all could be.
-fn read(store: &Store) -> bool {
+fn read(store: &Store, told: &mut BTreeSet<String>) -> bool {
     let mut tenth = 0;
     let scanned = store.scan(|done, all| {
         let now = done * 10 / all.max(1);
@@ -133,7 +167,12 @@ fn read(store: &Store) -> bool {
         }
     });
     for loss in store.volumes().flat_map(|(_, volume)| volume.losses()) {
-        tracing::warn!("a part of a drive is lost: {loss}");
+        // Each once: tables are read again while one of them gives errors.
+        let loss = loss.to_string();
+        if !told.contains(&loss) {
+            tracing::warn!("a part of a drive is lost: {loss}");
+            told.insert(loss);
+        }
     }
     match scanned {
         Ok(()) => {

@@ -27,6 +27,16 @@ pub enum AgentError {
         /// What the system says.
         source: std::io::Error,
     },
+    /// Two folders are one.
+    #[error(
+        "{} and {} are the same folder: give it once", .first.display(), .second.display()
+    )]
+    SameFolder {
+        /// As it was given first.
+        first: PathBuf,
+        /// As it was given again.
+        second: PathBuf,
+    },
     /// This host has no identity.
     #[error("cannot identify this host: {0}")]
     Host(std::io::Error),

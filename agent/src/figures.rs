@@ -30,8 +30,8 @@ pub struct Figures {
     pub late_bytes: u64,
     /// Blocks that left the pool, changed or were damaged before they were copied.
     pub lost_before: u64,
-    /// Blocks that no drive took.
-    pub refused_by_drives: u64,
+    /// Blocks that no drive took or kept, in the order of [`RefusedBy::ALL`].
+    pub refused: [u64; RefusedBy::ALL.len()],
     /// Blocks that a drive did not write in time: it does not answer.
     pub given_up: u64,
     /// Not all folders are open and have their tables read: there may be more blocks.
@@ -82,7 +82,57 @@ pub(crate) enum DropReason {
     BacklogFull,
 }
 
+/// Why a block that was to be backed up is on no drive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RefusedBy {
+    /// The folders are at their capacity, or their devices have no room.
+    Full,
+    /// The devices failed a moment ago, and are not tried yet.
+    Marked,
+    /// No drive can keep a block of this length or encoding.
+    Unfit,
+    /// The write failed, or there was no memory for it.
+    Failed,
+    /// It was written, and the commit failed that would have made it durable.
+    NotDurable,
+}
+
+impl RefusedBy {
+    /// All reasons.
+    pub const ALL: [Self; 5] =
+        [Self::Full, Self::Marked, Self::Unfit, Self::Failed, Self::NotDurable];
+
+    /// Its name in metrics.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Full => "drive_full",
+            Self::Marked => "drive_marked",
+            Self::Unfit => "unfit",
+            Self::Failed => "write_failed",
+            Self::NotDurable => "not_durable",
+        }
+    }
+
+    /// Whether another try may succeed.
+    #[must_use]
+    pub(crate) const fn passes(self) -> bool {
+        !matches!(self, Self::Unfit)
+    }
+}
+
 impl Figures {
+    /// Counts a block that no drive took.
+    pub(crate) fn refused_by(&mut self, why: RefusedBy) {
+        self.refused[why as usize] += 1;
+    }
+
+    /// Blocks that no drive took or kept.
+    #[must_use]
+    pub fn refused_by_drives(&self) -> u64 {
+        self.refused.iter().sum()
+    }
+
     /// Counts a block that is not backed up.
     pub(crate) fn dropped(&mut self, why: DropReason) {
         match why {
@@ -128,7 +178,7 @@ impl Figures {
             dropped_blocks: self.dropped,
             unlisted_blocks: self.dropped_unlisted,
             lost_blocks: self.lost_before,
-            refused_blocks: self.refused_by_drives,
+            refused_blocks: self.refused_by_drives(),
             windows: self.windows,
             windows_used: self.windows_used,
             window_bytes: self.window_bytes,

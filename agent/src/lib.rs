@@ -35,6 +35,6 @@ mod schedule;
 mod settings;
 
 pub use error::AgentError;
-pub use figures::Figures;
+pub use figures::{Figures, RefusedBy};
 pub use run::{Agent, AgentMetrics};
 pub use settings::{BackupSettings, DriveFolder, RestoreSettings, ScheduleSettings, Settings};

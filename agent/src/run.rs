@@ -65,6 +65,14 @@ type LocalClaim<'c> = DriveClaim<'c, MappedBackend>;
 #[derive(Clone, Debug)]
 pub struct AgentMetrics(Arc<Shared>);
 
+impl AgentMetrics {
+    /// Whether the thread that keeps the host's table has made a turn within the last 10 seconds.
+    #[must_use]
+    pub fn looked_lately(&self) -> bool {
+        self.0.seen.age_ms() <= SEEN_MS_MAX
+    }
+}
+
 impl Source for AgentMetrics {
     fn families(&self) -> Vec<Family> {
         let Shared { store, figures, seen, .. } = &*self.0;
@@ -76,7 +84,7 @@ impl Source for AgentMetrics {
         if self.0.stop.load(Ordering::Relaxed) {
             return bad("the agent stops, or one of its threads has ended; its log says why");
         }
-        if self.0.seen.age_ms() > SEEN_MS_MAX {
+        if !self.looked_lately() {
             return bad("the agent has done nothing for 10 seconds");
         }
         if let Some(store) = &self.0.store

@@ -54,6 +54,9 @@ pub struct BackupSettings {
     /// A device that leaves a write unfinished for so long, beyond what it waits for reads, does not
     /// answer: the write is given up. In milliseconds.
     pub silent_ms: u64,
+    /// Blocks that were dropped or refused are looked at again after so long, and so are those that the
+    /// directory had no room for. In milliseconds.
+    pub retry_ms: u64,
     /// When blocks are written.
     pub schedule: ScheduleSettings,
     /// Between which shares of its room each folder is kept.

@@ -59,6 +59,7 @@ fn settings(region: &Path, node: u16, folder: &Path) -> Settings {
             commit_ms: 5,
             commit_bytes: 8 << 20,
             silent_ms: 10_000,
+            retry_ms: 10_000,
             schedule: ScheduleSettings { depth: 4, idle_us: 1_000, write_wait_us: 100_000 },
             watermarks: Watermarks::default(),
             encoding: EncodingOptions { choice: EncodingChoice::Raw, least_saving_percent: 10 },
@@ -172,7 +173,8 @@ impl Rack {
 
     /// Asks once, and waits for the answers of whatever agent.
     fn restore(&mut self) -> Vec<RestoreOutcome> {
-        let request = |key| RestoreRequest { key, wait_ms: 60_000, recompute_ms: None };
+        let request =
+            |key| RestoreRequest { key, wait_ms: 60_000, recompute_ms: None, ahead: false };
         let requests: Vec<_> = keys().into_iter().map(request).collect();
         let asked = self.on_b.cache().ask_restore(&clock(), NodeId(0), &requests).unwrap();
         assert_eq!(asked.full, 0);
@@ -211,7 +213,8 @@ impl Rack {
                 }
                 None => {
                     let key = keys()[*number as usize];
-                    let request = RestoreRequest { key, wait_ms: 60_000, recompute_ms: None };
+                    let request =
+                        RestoreRequest { key, wait_ms: 60_000, recompute_ms: None, ahead: false };
                     let asked = rack.on_b.cache().ask_restore(&clock(), NodeId(0), &[request]);
                     drop(asked.unwrap());
                     false

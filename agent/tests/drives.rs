@@ -1,8 +1,12 @@
 //! Two hosts with a drive each: a block that left the pool comes back from the drive of its host.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
 
+#[path = "drives/again.rs"]
+mod again;
 #[path = "drives/laws.rs"]
 mod laws;
+#[path = "drives/prefetches.rs"]
+mod prefetches;
 #[path = "drives/silent.rs"]
 mod silent;
 
@@ -17,6 +21,7 @@ use kv_cache::{
 };
 use kv_drive::encoding::{EncodingChoice, EncodingOptions};
 use kv_drive::io::EngineKind;
+use kv_drive::io::faulty::{Call, Fault, Faults};
 use kv_drive::policy::AdmissionKind;
 use kv_drive::store::{Access, FolderOptions, Store, StoreOptions};
 use rackline::{NewBlock, NodeId, Pool, RestoreOptions, ScratchRegion, SessionOptions};
@@ -68,6 +73,7 @@ fn settings(region: &ScratchRegion, node: u16, folder: &Path) -> Settings {
             commit_ms: 5,
             commit_bytes: 8 << 20,
             silent_ms: 10_000,
+            retry_ms: 200,
             schedule: ScheduleSettings { depth: 4, idle_us: 1_000, write_wait_us: 100_000 },
             watermarks: Watermarks::default(),
             encoding: EncodingOptions { choice: EncodingChoice::Raw, least_saving_percent: 10 },
@@ -149,7 +155,7 @@ fn on_drives(pool: &Pool, keys: &[BlockKey]) -> Vec<NodeId> {
 }
 
 fn request(key: BlockKey) -> RestoreRequest {
-    RestoreRequest { key, wait_ms: 60_000, recompute_ms: None }
+    RestoreRequest { key, wait_ms: 60_000, recompute_ms: None, ahead: false }
 }
 
 /// Asks for blocks, few at a time, and waits for the answers.
@@ -458,6 +464,30 @@ fn a_clear_stops_blocks_while_an_earlier_one_waits() {
     assert_eq!(blocks_in(folder.path()), 0);
 }
 
+/// AGENT-C4.
+#[test]
+fn a_later_clear_withdraws_its_blocks_while_an_earlier_one_cannot_commit() {
+    let (region, folder) = (region(), tempfile::tempdir().unwrap());
+    let faults = Faults::of_folder(folder.path());
+    let agent = start(&region, A, &folder);
+    let on_a = Pool::attach(region.path(), A).unwrap();
+    publish(&on_a, 0..20);
+    wait_until("the blocks are backed up", || agent.figures().announced == 20);
+    faults.plan(Some(Call::Sync), 0, u64::MAX, Fault::Error(libc::EIO));
+    let (other, timeout) = (Namespace::new("other", b""), std::time::Duration::from_millis(200));
+    let cleared = on_a.clear(Some(&other), timeout).unwrap();
+    assert_eq!(cleared.nodes_left(), [NodeId(A)]);
+    assert_eq!(agent.figures().announced, 20);
+    let tenant = Namespace::new("tenant", b"");
+    let cleared = on_a.clear(Some(&tenant), timeout).unwrap();
+    assert_eq!(cleared.nodes_left(), [NodeId(A)]);
+    wait_until("its blocks are withdrawn", || agent.figures().announced == 0);
+    faults.clear();
+    wait_until("both are carried out", || clear(&on_a, 1000).is_empty());
+    agent.stop().unwrap();
+    assert_eq!(blocks_in(folder.path()), 0);
+}
+
 #[test]
 fn a_clear_of_a_region_that_is_gone_is_asked_for_again() {
     let folder = tempfile::tempdir().unwrap();
@@ -594,6 +624,16 @@ fn what_cannot_be_is_refused_in_words() {
     assert!(taken.to_string().contains("another process"), "{taken}");
     let missing = Agent::start(settings(&region, B, &other.path().join("none"))).unwrap_err();
     assert!(missing.to_string().contains("folder"), "{missing}");
+    let link = other.path().join("link");
+    std::os::unix::fs::symlink(other.path(), &link).unwrap();
+    let mut twice = settings(&region, B, other.path());
+    twice.drives.push(DriveFolder { path: link, capacity_bytes: None });
+    let twice = Agent::start(twice).unwrap_err();
+    assert!(twice.to_string().contains("are the same folder: give it once"), "{twice}");
+    let mut small = settings(&region, B, other.path());
+    small.drives[0].capacity_bytes = Some(1024);
+    let small = Agent::start(small).unwrap_err();
+    assert!(small.to_string().contains("capacity has to be 1048576 bytes or more"), "{small}");
     agent.stop().unwrap();
     let without = ScratchRegion::create(16 << 20, 2, 64 << 10).unwrap();
     let refused = Agent::start(settings(&without, A, folder.path())).unwrap_err();

@@ -82,7 +82,8 @@
 //! Where hosts have agents (`rackline agent`), blocks that left the pool are on their drives.
 //! [`Session::lookup_and_restore`] goes on there behind the end of the pool's prefix, and waits until
 //! agents have restored what is found, for as long as [`RestoreOptions`] says. A [`RestoreReport`] says
-//! how much came, and why the next block did not ([`RestoreStop`]). An engine that says when it computes
+//! how much came, and why the next block did not ([`RestoreStop`]). A program that knows of a prompt
+//! before it looks it up has its blocks restored ahead ([`Session::prefetch`]). An engine that says when it computes
 //! ([`Session::report_forwards`]) lets the agent write to the drives meanwhile.
 //!
 //! # What other hosts see
@@ -130,6 +131,7 @@ mod binding;
 mod block;
 mod clear;
 pub mod dma;
+mod drain;
 pub mod executor;
 mod identities;
 mod index;
@@ -156,9 +158,9 @@ pub use kv_cache::KeySpace;
 pub use pool::LocalCache;
 
 pub use asynchronous::{
-    Arrivals, AsyncEngine, AsyncPool, AsyncSession, Completion, Destination, Fetched, LayeredFetch,
-    LayeredPublish, LayeredPublished, Lost, Published, Share, Source, Stopped, SubmitError,
-    SubmitErrorKind,
+    Arrivals, AsyncEngine, AsyncPool, AsyncPrefetch, AsyncSession, Completion, Destination,
+    Fetched, LayeredFetch, LayeredPublish, LayeredPublished, Lost, Published, Share, Source,
+    Stopped, SubmitError, SubmitErrorKind,
 };
 pub use block::NewBlock;
 pub use clear::Cleared;
@@ -175,8 +177,8 @@ pub use options::{
 pub use pool::{Pool, PoolError};
 pub use scratch::{ScratchError, ScratchRegion};
 pub use session::{
-    FetchReport, FetchStop, Forwards, HoldReport, OpenError, PublishOutcome, PublishReport,
-    RestoreReport, RestoreStop, Session, SessionError,
+    FetchReport, FetchStop, Forwards, HoldReport, OpenError, Prefetch, PrefetchStop,
+    PublishOutcome, PublishReport, RestoreReport, RestoreStop, Session, SessionError,
 };
 
 pub use cxl_shm::host::{LossCause, MembershipLost};

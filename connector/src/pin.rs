@@ -105,9 +105,9 @@ impl Pool {
 /// The time by the clock of this host. A clock before 1970 counts as 1970.
 #[expect(
     clippy::disallowed_methods,
-    reason = "the time is shown, and orders pins of several nodes"
+    reason = "the time is shown, and orders pins and drains of several nodes"
 )]
-fn unix_ms() -> u64 {
+pub(crate) fn unix_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

@@ -18,7 +18,7 @@ use crate::dma::HostDma;
 use crate::dma::cuda::{CudaDma, CudaError};
 use crate::options::{OptionsError, PoolOptions, SessionOptions};
 use crate::page_tables::Filling;
-use crate::session::{OpenError, Session, SessionCore};
+use crate::session::{OpenError, Prefetches, Session, SessionCore};
 use crate::spawn::spawn_with;
 
 /// The cache of a real pool.
@@ -87,6 +87,7 @@ pub struct Pool {
     filling: Option<Filling>,
     dma: HostDma,
     clock: SystemClock,
+    prefetches: Arc<Prefetches>,
     /// Attached once, by this thread's membership.
     cache: AttachedCache,
     attachment: Attachment,
@@ -132,7 +133,8 @@ impl Pool {
         let cache = cache.attached();
         let dma = HostDma::new(attachment.region().fabric().clone());
         let filling = Filling::start(attachment.region()).map_err(PoolError::Thread)?;
-        let mut pool = Self { upkeep: None, filling, dma, clock, cache, attachment };
+        let prefetches = Arc::new(Prefetches::of_share(share_bytes_of(&attachment)));
+        let mut pool = Self { upkeep: None, filling, dma, clock, prefetches, cache, attachment };
         pool.upkeep = Some(pool.start_upkeep(options.watermarks())?);
         Ok(pool)
     }
@@ -148,7 +150,8 @@ impl Pool {
     /// [`OpenError::Length`], [`OpenError::Options`], [`OpenError::Forked`].
     pub fn session(&self, options: SessionOptions) -> Result<Session<'_>, OpenError> {
         self.check(&options)?;
-        Ok(SessionCore::new(&self.cache(), &self.dma, &self.clock, options))
+        let session = SessionCore::new(&self.cache(), &self.dma, &self.clock, options);
+        Ok(session.sharing(&self.prefetches))
     }
 
     /// A session whose blocks a GPU copies, with an engine of [`cuda`](Self::cuda).
@@ -166,7 +169,8 @@ impl Pool {
     ) -> Result<Session<'p, CudaDma>, OpenError> {
         assert!(dma.is_over(self.attachment.region().fabric()), "an engine of another pool");
         self.check(&options)?;
-        Ok(SessionCore::new(&self.cache(), dma, &self.clock, options))
+        let session = SessionCore::new(&self.cache(), dma, &self.clock, options);
+        Ok(session.sharing(&self.prefetches))
     }
 
     /// The copy engines of GPU number `gpu`, over the memory of this pool: for a process whose
@@ -242,6 +246,11 @@ impl Pool {
         &self.clock
     }
 
+    /// What its sessions share about prefetches.
+    pub(crate) fn prefetches(&self) -> &Arc<Prefetches> {
+        &self.prefetches
+    }
+
     /// The longest block that the region has room for.
     pub(crate) fn block_bytes_max(&self) -> u64 {
         let chunk_bytes = self.attachment.member().layout().geometry().chunk_bytes;
@@ -251,8 +260,7 @@ impl Pool {
     /// Bytes of the pool's memory for blocks, divided by the number of nodes of the region.
     #[must_use]
     pub fn share_bytes(&self) -> u64 {
-        let layout = self.attachment.member().layout();
-        layout.payload().bytes() / u64::from(layout.geometry().nodes)
+        share_bytes_of(&self.attachment)
     }
 
     fn check(&self, options: &SessionOptions) -> Result<(), OpenError> {
@@ -311,6 +319,11 @@ impl Pool {
 }
 
 /// Until it is stopped.
+fn share_bytes_of(attachment: &Attachment) -> u64 {
+    let layout = attachment.member().layout();
+    layout.payload().bytes() / u64::from(layout.geometry().nodes)
+}
+
 fn keep_up(
     cache: &LocalCache<'_>,
     clock: SystemClock,

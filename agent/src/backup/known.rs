@@ -18,6 +18,16 @@ struct Known {
     block: Candidate,
     /// The position in the node's log of its publication, or of its last use that was seen.
     used: u64,
+    /// The time of its entry among the looks: others with its key are of an earlier time that it was
+    /// known.
+    looked_ms: u64,
+}
+
+/// The last position of a log at which a use of a block is no news, when the log had the position `now`
+/// as the block was found. No use since then has another position than `now` while the node publishes
+/// nothing.
+pub(super) const fn before(now: u64) -> u64 {
+    now.saturating_sub(1)
 }
 
 /// What may be backed up.
@@ -41,8 +51,8 @@ impl KnownBlocks {
         }
     }
 
-    /// A block was published at position `published` of the node's log, or is found in the pool. Says
-    /// whether there was room for it.
+    /// A block was published at position `published` of the node's log. Says whether there was room for
+    /// it.
     pub(super) fn seen(
         &mut self,
         block: Candidate,
@@ -53,12 +63,44 @@ impl KnownBlocks {
         let dropped = self.policy.figures().dropped;
         self.policy.seen(block.key, is_on_drive, now_ms);
         let has_room = self.policy.figures().dropped == dropped;
+        self.enter(block, published, is_on_drive, has_room, now_ms)
+    }
+
+    /// A block was found by a look at the whole pool, when the log had the position `now`. Says whether
+    /// there was room for it.
+    pub(super) fn found(
+        &mut self,
+        block: Candidate,
+        now: u64,
+        is_on_drive: bool,
+        now_ms: u64,
+    ) -> bool {
+        let dropped = self.policy.figures().dropped;
+        self.policy.found(block.key, is_on_drive, now_ms);
+        let has_room = self.policy.figures().dropped == dropped;
+        // What was seen of its uses stays.
+        let same = |known: &&Known| known.block.handle == block.handle;
+        let known = self.blocks.get(&block.key).filter(same);
+        let used = known.map_or(before(now), |known| known.used);
+        self.enter(block, used, is_on_drive, has_room, now_ms)
+    }
+
+    fn enter(
+        &mut self,
+        block: Candidate,
+        used: u64,
+        is_on_drive: bool,
+        has_room: bool,
+        now_ms: u64,
+    ) -> bool {
         if is_on_drive || !has_room {
             self.blocks.remove(&block.key);
             return has_room;
         }
-        let known = Known { block, used: published };
-        if self.blocks.insert(block.key, known).is_none() && self.watches_uses {
+        let entry = self.blocks.get(&block.key).map(|known| known.looked_ms);
+        let looked_ms = entry.unwrap_or(now_ms);
+        self.blocks.insert(block.key, Known { block, used, looked_ms });
+        if entry.is_none() && self.watches_uses {
             self.looks.push_back((now_ms, block.key));
         }
         true
@@ -70,10 +112,12 @@ impl KnownBlocks {
         while found.len() < LOOKED_AT
             && self.looks.front().is_some_and(|(at, _)| at + LOOK_AGAIN_MS <= now_ms)
         {
-            let Some((_, key)) = self.looks.pop_front() else { break };
+            let Some((at_ms, key)) = self.looks.pop_front() else { break };
             // One that was written or that is gone is looked at no more.
-            if let Some(known) = self.blocks.get(&key) {
+            let known = self.blocks.get_mut(&key).filter(|known| known.looked_ms == at_ms);
+            if let Some(known) = known {
                 found.push((key, known.block.handle));
+                known.looked_ms = now_ms;
                 self.looks.push_back((now_ms, key));
             }
         }
@@ -152,6 +196,36 @@ mod tests {
         known.gone(&block(1, 0, 10).key);
         assert_eq!(due(&mut known, 100), []);
         assert!(known.blocks.is_empty());
+    }
+
+    #[test]
+    fn a_use_after_a_look_at_the_pool_admits_though_nothing_was_published_between() {
+        let mut known = known(AdmissionKind::SecondTouch, 10);
+        let blocks = [1, 2].map(|number| block(number, 0, 10));
+        for block in blocks {
+            assert!(known.found(block, 50, false, 0));
+        }
+        assert_eq!(due(&mut known, 200), []);
+        known.looked(blocks[0].key, OwnUse::At(49), LOOK_AGAIN_MS);
+        known.looked(blocks[1].key, OwnUse::At(50), LOOK_AGAIN_MS);
+        assert_eq!(due(&mut known, LOOK_AGAIN_MS + 100), [blocks[1].key]);
+        assert!(known.found(blocks[0], 60, false, LOOK_AGAIN_MS));
+        known.looked(blocks[0].key, OwnUse::At(50), 2 * LOOK_AGAIN_MS);
+        let at_ms = 2 * LOOK_AGAIN_MS + 100;
+        assert_eq!(due(&mut known, at_ms), [blocks[0].key], "seen after the first look");
+    }
+
+    #[test]
+    fn a_block_that_comes_and_goes_is_looked_at_once_at_a_time() {
+        let mut known = known(AdmissionKind::SecondTouch, 10);
+        let coming = block(1, 0, 10);
+        for turn in 0..10 {
+            assert!(known.seen(coming, 50, false, turn * LOOK_AGAIN_MS));
+            known.gone(&coming.key);
+            assert!(known.seen(coming, 50, false, turn * LOOK_AGAIN_MS + 1));
+            assert!(known.next_looks(turn * LOOK_AGAIN_MS + 1).len() <= 1);
+        }
+        assert!(known.looks.len() <= 2, "{} looks of one block", known.looks.len());
     }
 
     #[test]

@@ -15,7 +15,7 @@
 //!   ask for it.
 //! - **AGENT-B2** The backlog has a bound in bytes. Blocks beyond it are dropped and counted, and no
 //!   publisher is stopped. When the backlog is empty again, all blocks of the node are looked at once
-//!   more.
+//!   more. So they are after a drive has refused or lost blocks and may take them another time.
 //! - **AGENT-B3** A block is announced after the commit that makes it durable, and withdrawn before it
 //!   leaves the drive.
 //! - **AGENT-B4** Of the blocks in the backlog those with the fewest blocks before them are written
@@ -27,9 +27,11 @@
 //!   before it has answered.
 
 mod backlog;
+mod kept_slack;
 mod known;
 mod mover;
 mod turns;
+mod uses;
 mod writes;
 
 pub(crate) use backlog::{Backlog, Candidate};

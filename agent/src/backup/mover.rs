@@ -15,18 +15,20 @@ use rackline::dma::HostDma;
 
 use super::known::KnownBlocks;
 use super::turns::Turns;
+use super::uses::PoolUses;
 use super::writes::{Ended, What, Writes};
 use super::{Backlog, Candidate};
 use crate::clear::{Clears, Due, Gate};
 use crate::drives::TablesRead;
-use crate::figures::{DropReason, SharedFigures};
+use crate::figures::{DropReason, RefusedBy, SharedFigures};
 use crate::reads::Reads;
 use crate::settings::BackupSettings;
 
 /// How often the room of the drives is looked at, in milliseconds.
 const ROOM_MS: u64 = 1_000;
-/// After blocks were dropped, all blocks are looked at again, but not more often than this.
-const START_OVER_MS: u64 = 10_000;
+/// While the directory has no room, blocks that it has no room for are counted anew so many times less
+/// often than they would be tried.
+const COUNTED_LESS_OFTEN: u64 = 10;
 /// Blocks that wait for their age at most.
 const WAITING_MAX: usize = 1 << 20;
 
@@ -63,8 +65,19 @@ struct Announcing {
     folder: usize,
     part: usize,
     is_done: bool,
+    /// Blocks of encodings that this version cannot read.
+    unreadable: usize,
     /// How often tables had been read when it began.
     times: u64,
+}
+
+/// How far the blocks of the drives were gone through again.
+#[derive(Clone, Copy, Debug, Default)]
+struct CatchingUp {
+    folder: usize,
+    part: usize,
+    /// Blocks for which the directory had no room.
+    left_out: u64,
 }
 
 /// Backs blocks up, on one thread.
@@ -77,13 +90,18 @@ pub(crate) struct Mover<'a> {
     clears: Clears<'a>,
     feed: OwnFeed,
     known: KnownBlocks,
+    pool_uses: PoolUses,
     backlog: Backlog,
     writes: Writes,
     turns: Turns,
     /// Bytes that are written and not committed, and when the first of them was written.
     uncommitted: Option<(u64, u64)>,
+    /// Some blocks are to be looked at again.
     dropped: bool,
     started_over_ms: u64,
+    /// Goes through the blocks of the drives again, because the directory had no room for some.
+    catching_up: Option<CatchingUp>,
+    caught_up_ms: u64,
     room_ms: u64,
 }
 
@@ -111,12 +129,15 @@ impl<'a> Mover<'a> {
             clears: Clears::new(parts.gate, parts.region, parts.store.folders()),
             feed: OwnFeed::default(),
             known,
+            pool_uses: PoolUses::default(),
             backlog: Backlog::new(settings.backlog_bytes),
             writes: Writes::new(settings.encoding),
             turns: Turns::new(settings.schedule, settings.silent_ms, parts.folder),
             uncommitted: None,
             dropped: false,
             started_over_ms: 0,
+            catching_up: None,
+            caught_up_ms: 0,
             room_ms: 0,
             parts,
         }
@@ -131,6 +152,7 @@ impl<'a> Mover<'a> {
         // AGENT-C2: before anything is announced.
         let mut is_busy = self.carry_out_clears(now_ms)?;
         is_busy |= self.announce_what_is_there()?;
+        is_busy |= self.catch_up(now_ms)?;
         self.withdraw_damaged()?;
         // Before all tables are read a block may be on a drive that is not found there.
         if self.announcing.is_done {
@@ -189,6 +211,9 @@ impl<'a> Mover<'a> {
             Some(mut blocks) => {
                 // AGENT-C2: those that a clear is to remove.
                 blocks.retain(|block| stopped.lets(folder, block.tag));
+                let found = blocks.len();
+                blocks.retain(StoredBlock::is_readable);
+                self.announcing.unreadable += found - blocks.len();
                 self.announce(&blocks)?;
                 self.announcing.part += 1;
             }
@@ -198,6 +223,13 @@ impl<'a> Mover<'a> {
             }
             None => {
                 self.announcing.is_done = true;
+                if self.announcing.unreadable > 0 {
+                    tracing::warn!(
+                        blocks = self.announcing.unreadable,
+                        "blocks on the drives are encoded by a later version, and no host is told of \
+                         them; use that version to read them"
+                    );
+                }
                 let blocks = self.announcer.blocks();
                 tracing::info!(blocks, "the blocks on the drives are announced");
             }
@@ -205,7 +237,58 @@ impl<'a> Mover<'a> {
         Ok(true)
     }
 
+    /// Announces blocks that the directory had no room for, part by part, and counts those for which it
+    /// has none still.
+    fn catch_up(&mut self, now_ms: u64) -> Result<bool, DriveError> {
+        let Some(CatchingUp { folder, part, left_out }) = self.catching_up else {
+            let has_room = self.announcer.blocks() < self.announcer.blocks_max();
+            let times = if has_room { 1 } else { COUNTED_LESS_OFTEN };
+            let wait_ms = self.settings.retry_ms.saturating_mul(times);
+            let is_due = now_ms >= self.caught_up_ms.saturating_add(wait_ms);
+            if is_due && self.announcing.is_done && self.parts.figures.get().unannounced > 0 {
+                self.catching_up = Some(CatchingUp::default());
+            }
+            return Ok(false);
+        };
+        let stopped = self.parts.gate.stopped();
+        let next = match self.parts.store.blocks(folder, part) {
+            // The folder waits for its clears to be known.
+            Some(_) if !stopped.is_known(folder) => return Ok(false),
+            Some(mut blocks) => {
+                blocks.retain(|it| stopped.lets(folder, it.tag) && it.is_readable());
+                let left_out = left_out + self.announce_those(&blocks)?;
+                Some(CatchingUp { folder, part: part + 1, left_out })
+            }
+            None if folder + 1 < self.parts.store.folders() => {
+                Some(CatchingUp { folder: folder + 1, part: 0, left_out })
+            }
+            None => {
+                self.caught_up_ms = now_ms;
+                self.parts.figures.count(|figures| figures.unannounced = left_out);
+                None
+            }
+        };
+        self.catching_up = next;
+        Ok(true)
+    }
+
     fn announce(&mut self, blocks: &[StoredBlock]) -> Result<(), DriveError> {
+        let left_out = self.announce_those(blocks)?;
+        self.parts.figures.count(|figures| {
+            if left_out > 0 && figures.unannounced == 0 {
+                tracing::warn!(
+                    most = self.announcer.blocks_max(),
+                    "the directory of this node is full: no host finds further blocks until others \
+                     leave; format the region with a larger --drive-bytes"
+                );
+            }
+            figures.unannounced += left_out;
+        });
+        Ok(())
+    }
+
+    /// Announces blocks. Says for how many the directory had no room.
+    fn announce_those(&mut self, blocks: &[StoredBlock]) -> Result<u64, DriveError> {
         let announced: Vec<_> = blocks
             .iter()
             .map(|block| Announced {
@@ -216,18 +299,7 @@ impl<'a> Mover<'a> {
             })
             .collect();
         let count = self.announcer.announce(self.parts.cache, &announced)?;
-        let left_out = (announced.len() - count) as u64;
-        self.parts.figures.count(|figures| {
-            if left_out > 0 && figures.unannounced == 0 {
-                tracing::warn!(
-                    most = self.announcer.blocks_max(),
-                    "the directory of this node is full: no host finds further blocks; \
-                     format the region with a larger --drive-bytes"
-                );
-            }
-            figures.unannounced += left_out;
-        });
-        Ok(())
+        Ok((announced.len() - count) as u64)
     }
 
     /// The next step of the clears that nodes asked for (AGENT-C1).
@@ -265,7 +337,10 @@ impl<'a> Mover<'a> {
     }
 
     fn withdraw_damaged(&mut self) -> Result<(), DriveError> {
-        let damaged: Vec<_> = self.parts.damaged.try_iter().collect();
+        let mut damaged: Vec<_> = self.parts.damaged.try_iter().collect();
+        // Another folder may have a block that can be read.
+        let store = self.parts.store;
+        damaged.retain(|key| !store.block(key).is_some_and(|(_, it)| it.is_readable()));
         if !damaged.is_empty() {
             self.announcer.withdraw(self.parts.cache, &damaged)?;
         }
@@ -275,19 +350,30 @@ impl<'a> Mover<'a> {
     fn follow(&mut self, now_ms: u64) -> bool {
         if self.dropped && self.backlog.is_empty() && now_ms >= self.started_over_ms {
             self.dropped = false;
-            self.started_over_ms = now_ms + START_OVER_MS;
+            self.started_over_ms = now_ms + self.settings.retry_ms;
             self.feed.start_over();
         }
-        let news = self.parts.cache.follow_own(&mut self.feed);
+        let cache = self.parts.cache;
+        let position = cache.own_position();
+        let news = cache.follow_own(&mut self.feed);
         let mut used = Vec::new();
         for (block, published) in &news.blocks {
             let is_on_drive = self.parts.store.block(&block.key).is_some();
             // A block that is published again is one that is used again.
             used.extend((is_on_drive && !news.scanned).then_some(block.key));
-            if !self.known.seen(Candidate::from(block), *published, is_on_drive, now_ms) {
+            if is_on_drive {
+                self.pool_uses.watch(block.key, block.handle, position, now_ms);
+            }
+            let candidate = Candidate::from(block);
+            let has_room = match news.scanned {
+                true => self.known.found(candidate, position, is_on_drive, now_ms),
+                false => self.known.seen(candidate, *published, is_on_drive, now_ms),
+            };
+            if !has_room {
                 self.drop_one(DropReason::TooManyWait);
             }
         }
+        used.extend(self.pool_uses.look(now_ms, |handles| cache.own_uses(handles)));
         self.parts.store.used(&used);
         let (keys, handles): (Vec<_>, Vec<_>) = self.known.next_looks(now_ms).into_iter().unzip();
         if !handles.is_empty() {
@@ -348,6 +434,7 @@ impl<'a> Mover<'a> {
                 tracing::error!("a drive does not answer: the backup of a block is given up");
                 self.turns.ended(now_us, write, 0);
                 self.parts.figures.count(|figures| figures.given_up += 1);
+                self.try_again_later(now_us / 1000);
             }
         }
     }
@@ -356,10 +443,12 @@ impl<'a> Mover<'a> {
         let now_ms = self.parts.clock.now_ms();
         let now_us = self.parts.clock.now_us();
         for Ended { write, what } in ended {
-            let bytes = if let What::Written { bytes } = &what { *bytes } else { 0 };
+            let bytes = if let What::Written { bytes, .. } = &what { *bytes } else { 0 };
             self.turns.ended(now_us, write, bytes);
             match what {
-                What::Written { bytes } => {
+                What::Written { bytes, key, handle } => {
+                    let position = self.parts.cache.own_position();
+                    self.pool_uses.watch(key, handle, position, now_ms);
                     let (sum, since_ms) = self.uncommitted.unwrap_or((0, now_ms));
                     self.uncommitted = Some((sum + bytes, since_ms));
                     crash::reach(CrashPoint::BackupWritten);
@@ -368,10 +457,30 @@ impl<'a> Mover<'a> {
                     self.known.gone(&key);
                     self.parts.figures.count(|figures| figures.lost_before += 1);
                 }
-                What::Refused => {
-                    self.parts.figures.count(|figures| figures.refused_by_drives += 1);
+                What::Known => {}
+                What::Refused(why) => {
+                    self.parts.figures.count(|figures| figures.refused_by(why));
+                    if why.passes() {
+                        self.try_again_later(now_ms);
+                    }
                 }
             }
+        }
+    }
+
+    /// A block is on no drive, and may find room later: all are looked at again then.
+    fn try_again_later(&mut self, now_ms: u64) {
+        self.dropped = true;
+        self.started_over_ms = self.started_over_ms.max(now_ms + self.settings.retry_ms);
+    }
+
+    /// Blocks that were written, and whose commit failed.
+    fn count_not_durable(&mut self) {
+        let not_durable = self.parts.store.volumes().map(|(_, it)| it.not_durable()).sum();
+        let at = RefusedBy::NotDurable as usize;
+        if not_durable > self.parts.figures.get().refused[at] {
+            self.parts.figures.count(|figures| figures.refused[at] = not_durable);
+            self.try_again_later(self.parts.clock.now_ms());
         }
     }
 
@@ -387,6 +496,7 @@ impl<'a> Mover<'a> {
     fn commit(&mut self) -> Result<(), DriveError> {
         self.uncommitted = None;
         let (keys, errors) = self.parts.store.commit();
+        self.count_not_durable();
         for error in errors {
             match error {
                 // What was written there before is committed when the device answers.
@@ -435,6 +545,9 @@ impl<'a> Mover<'a> {
                 tracing::error!("a drive does not give room back: {error}");
             }
         }
+        // Its commits may have failed.
+        self.count_not_durable();
+        let parts = &self.parts;
         let usages = || parts.store.volumes().map(|(_, volume)| volume.usage());
         let sum = |part: fn(&Usage) -> u64| usages().map(|usage| part(&usage)).sum();
         let (blocks, used, capacity) = (sum(|it| it.blocks), sum(Usage::in_use), sum(Usage::room));

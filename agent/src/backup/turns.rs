@@ -1,12 +1,13 @@
 //! When the writes of the backlog begin: the scheduler, with the engines and the drives of this host.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use kv_cache::tier::{DriveError, ForwardSeen};
 use kv_drive::io::longest_write;
 use rackline::LocalCache;
 
+use super::kept_slack::KeptSlack;
 use crate::figures::Figures;
 use crate::reads::Reads;
 use crate::restore::Speed;
@@ -15,10 +16,6 @@ use crate::settings::ScheduleSettings;
 
 /// How often the agent asks whether the processes of engines live, in microseconds.
 const ALIVE_US: u64 = 250_000;
-/// How often the slack table is written to its file, when it has learned something.
-const KEEP_US: u64 = 60_000_000;
-/// Name of that file, beside the files of a folder.
-const FILE: &str = "slack";
 
 /// The scheduler at work.
 #[derive(Debug)]
@@ -26,7 +23,7 @@ pub(super) struct Turns {
     scheduler: Scheduler,
     engines: Engines,
     table: SlackTable,
-    kept: Kept,
+    kept: KeptSlack,
     speed: Speed,
     /// Writes under way.
     began: BTreeMap<u64, Began>,
@@ -49,20 +46,10 @@ struct Began {
     until_us: u64,
 }
 
-/// The file of the slack table.
-#[derive(Debug)]
-struct Kept {
-    path: PathBuf,
-    forwards: u64,
-    next_us: u64,
-}
-
 impl Turns {
-    /// With the slack table that the file in `folder` has.
+    /// With the slack table that the file in `folder` has, as soon as it is read.
     pub(super) fn new(settings: ScheduleSettings, silent_ms: u64, folder: &Path) -> Self {
-        let path = folder.join(FILE);
-        let table = load(&path);
-        let kept = Kept { path, forwards: table.forwards(), next_us: 0 };
+        let (table, kept) = (SlackTable::default(), KeptSlack::begin(folder));
         Self {
             scheduler: Scheduler::new(settings),
             engines: Engines::default(),
@@ -101,11 +88,18 @@ impl Turns {
         self.engines.look(now_us, &seen, &mut self.table);
         let quiet_us = self.scheduler.settings().idle_us;
         self.scheduler.phase(now_us, self.engines.phase(now_us, quiet_us));
-        if now_us >= self.kept.next_us {
-            self.kept.next_us = now_us + KEEP_US;
-            self.keep();
-        }
+        self.take_read();
+        self.kept.keep_when_due(now_us, &self.table);
         Ok(())
+    }
+
+    /// What was learned before the start counts, unless more was learned since.
+    fn take_read(&mut self) {
+        if let Some(before) = self.kept.take_read()
+            && before.forwards() > self.table.forwards()
+        {
+            self.table = before;
+        }
     }
 
     /// TIER-F2.
@@ -184,39 +178,53 @@ impl Turns {
         }
     }
 
-    /// Writes the slack table to its file, when it has learned something.
+    /// Writes the slack table to its file, when it has learned something: the agent stops.
     pub(super) fn keep(&mut self) {
-        let forwards = self.table.forwards();
-        if self.kept.forwards == forwards {
-            return;
-        }
-        let path = &self.kept.path;
-        let new = path.with_extension("new");
-        let kept = std::fs::write(&new, self.table.to_text());
-        match kept.and_then(|()| std::fs::rename(&new, path)) {
-            Ok(()) => self.kept.forwards = forwards,
-            Err(error) => {
-                let file = path.display();
-                tracing::warn!(%file, "what was learned of forwards is not kept: {error}");
-            }
-        }
+        self.kept.end(&self.table);
     }
 }
 
-/// The table in a file, or an empty one.
-fn load(path: &Path) -> SlackTable {
-    let file = path.display();
-    match std::fs::read_to_string(path) {
-        Ok(text) => match SlackTable::from_text(&text) {
-            Some(table) => {
-                let (shapes, forwards) = (table.shapes(), table.forwards());
-                tracing::info!(%file, shapes, forwards, "knows how long forwards take");
-                return table;
-            }
-            None => tracing::warn!(%file, "the slack table is damaged: it is learned again"),
-        },
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-        Err(error) => tracing::warn!(%file, "the slack table cannot be read: {error}"),
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+    use super::*;
+    use crate::schedule::Shape;
+
+    /// Its device does not answer: a call to the file ends when the other end of the pipe is opened.
+    fn silent(path: &Path) {
+        mknodat(CWD, path, FileType::Fifo, Mode::from(0o600), 0).unwrap();
     }
-    SlackTable::default()
+
+    fn learned(table: &mut SlackTable, forwards: u64) {
+        let forward = kv_cache::tier::ForwardShape::new(512, 0);
+        (0..forwards).for_each(|_| table.learn(Shape { model: 1, forward }, 1000));
+    }
+
+    #[test]
+    fn a_device_that_does_not_answer_holds_up_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("slack");
+        silent(&file);
+        let settings = ScheduleSettings { depth: 1, idle_us: 1000, write_wait_us: 1000 };
+        let mut turns = Turns::new(settings, 1000, folder.path());
+        learned(&mut turns.table, 1);
+        turns.keep();
+        let mut before = SlackTable::default();
+        learned(&mut before, 7);
+        std::fs::write(&file, before.to_text()).unwrap();
+        while turns.table != before {
+            turns.take_read();
+            std::thread::yield_now();
+        }
+        let new = folder.path().join("slack.new");
+        silent(&new);
+        learned(&mut turns.table, 1);
+        turns.kept.keep_when_due(0, &turns.table);
+        assert!(!turns.kept.is_writing(), "nothing is due when the agent starts");
+        turns.kept.keep_when_due(u64::MAX / 2, &turns.table);
+        assert!(turns.kept.is_writing());
+        turns.kept.keep(&turns.table);
+        assert_eq!(std::fs::read_to_string(&new).unwrap(), turns.table.to_text());
+    }
 }

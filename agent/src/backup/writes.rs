@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use kv_cache::{BlockKey, Wanted};
+use kv_cache::{BlockKey, Handle, Wanted};
 use kv_drive::encoding::{Encoded, Encoder, EncoderFigures, EncodingOptions, Plain};
 use kv_drive::io::Buffer;
 use kv_drive::store::Store;
@@ -13,6 +13,7 @@ use rackline::LocalCache;
 use rackline::dma::{Checksum, DmaEngine, HostDma, LoadJob};
 
 use super::Candidate;
+use crate::figures::RefusedBy;
 
 /// Buffers that are kept for the next writes.
 const SPARE_MAX: usize = 64;
@@ -30,11 +31,13 @@ pub(super) struct Ended {
 #[derive(Debug)]
 pub(super) enum What {
     /// So many bytes are written: the next commit makes them durable.
-    Written { bytes: u64 },
+    Written { bytes: u64, key: BlockKey, handle: Handle },
     /// It left the pool, changed or was damaged before it was copied.
     Lost(BlockKey),
     /// No drive took it.
-    Refused,
+    Refused(RefusedBy),
+    /// A drive has it already.
+    Known,
 }
 
 /// A write that a drive has ended: what it wrote, and the memory.
@@ -42,6 +45,7 @@ pub(super) enum What {
 struct Told {
     write: u64,
     key: BlockKey,
+    handle: Handle,
     bytes: u64,
     buffer: Option<Buffer>,
     /// `None` when the drive stopped.
@@ -116,7 +120,7 @@ impl Writes {
                 (Err(_), _) => ended.push(Ended { write, what: What::Lost(block.key) }),
                 (Ok(_), Err(error)) => {
                     tracing::warn!("no memory for a backup: {error}");
-                    ended.push(Ended { write, what: What::Refused });
+                    ended.push(Ended { write, what: What::Refused(RefusedBy::Failed) });
                 }
             }
         }
@@ -199,8 +203,8 @@ impl Writes {
         encoded: Encoded,
         buffer: Buffer,
     ) -> Result<(), What> {
-        let Candidate { key, bytes, depth, tag, .. } = *block;
-        let length = u32::try_from(bytes).map_err(|_| What::Refused)?;
+        let Candidate { key, handle, bytes, depth, tag } = *block;
+        let length = u32::try_from(bytes).map_err(|_| What::Refused(RefusedBy::Unfit))?;
         // The pool does not know what its bytes mean: one page has all layers.
         let page = Page {
             fingerprint: 0,
@@ -217,7 +221,7 @@ impl Writes {
         let spec = BlockSpec { key, tag, depth, bytes: length, stored_bytes, crc, pages: &[page] };
         match store.reserve(&spec) {
             Ok((_, reservation)) => {
-                let told = Told { write, key, bytes, buffer: None, outcome: None };
+                let told = Told { write, key, handle, bytes, buffer: None, outcome: None };
                 let telling = Telling { tell: self.tell.clone(), told: Some(told) };
                 let done = move |buffer, outcome| telling.ended(buffer, outcome);
                 self.tickets.insert(write, reservation.ticket());
@@ -225,11 +229,16 @@ impl Writes {
                 Ok(())
             }
             Err(refused) => {
-                if !matches!(refused, ReserveError::Exists) {
-                    tracing::debug!(?key, "a block is not backed up: {refused}");
-                }
                 self.spare.push(buffer);
-                Err(What::Refused)
+                let why = match refused {
+                    ReserveError::Exists => return Err(What::Known),
+                    ReserveError::Full => RefusedBy::Full,
+                    ReserveError::Marked => RefusedBy::Marked,
+                    ReserveError::Invalid(_) => RefusedBy::Unfit,
+                    _ => RefusedBy::Failed,
+                };
+                tracing::debug!(?key, "a block is not backed up: {refused}");
+                Err(What::Refused(why))
             }
         }
     }
@@ -247,21 +256,21 @@ impl Writes {
     /// The writes that are over. One that was given up before is not told of again.
     pub(super) fn ended(&mut self) -> Vec<Ended> {
         let mut ended = Vec::new();
-        while let Ok(Told { write, key, bytes, buffer, outcome }) = self.told.try_recv() {
+        while let Ok(Told { write, key, handle, bytes, buffer, outcome }) = self.told.try_recv() {
             self.spare.extend(buffer);
             if self.tickets.remove(&write).is_none() {
                 tracing::info!(?key, "a drive has ended a write that was given up");
                 continue;
             }
             let what = match outcome {
-                Some(Ok(())) => What::Written { bytes },
+                Some(Ok(())) => What::Written { bytes, key, handle },
                 Some(Err(error)) => {
                     tracing::warn!(?key, "a block is not backed up: {error}");
-                    What::Refused
+                    What::Refused(RefusedBy::Failed)
                 }
                 None => {
                     tracing::warn!(?key, "a block is not backed up: its drive has stopped");
-                    What::Refused
+                    What::Refused(RefusedBy::Failed)
                 }
             };
             ended.push(Ended { write, what });

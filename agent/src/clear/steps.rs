@@ -4,6 +4,7 @@ use kv_cache::BlockKey;
 use kv_cache::tier::{ClearNumbers, ClearSet, DriveError};
 use kv_drive::CarriedOut;
 use kv_drive::store::Store;
+use kv_drive::volume::Volume;
 use rackline::{LocalCache, NodeId};
 
 use super::Gate;
@@ -65,6 +66,8 @@ struct Clearing {
     stage: Stage,
     /// What was asked for since, and its numbers: carried out next.
     later: Option<(ClearSet, ClearNumbers)>,
+    /// The part of the folder whose blocks of `later` are withdrawn next, while this clear waits.
+    later_part: usize,
 }
 
 impl Clearing {
@@ -73,9 +76,20 @@ impl Clearing {
         let (later, last) = self.later.get_or_insert_default();
         later.extend(&clears);
         *last = numbers;
+        self.later_part = 0;
         let mut all = self.clears.clone();
         all.extend(later);
         all
+    }
+}
+
+impl Clearing {
+    /// Blocks that a later clear is to remove, while this one waits for its device (AGENT-C4).
+    fn withdraw_later(&mut self, volume: &Volume) -> Option<Due> {
+        let (later, _) = self.later.as_ref()?;
+        let keys = volume.keys_of(self.later_part, |tag| later.has(tag))?;
+        self.later_part += 1;
+        Some(Due::Withdraw(keys))
     }
 }
 
@@ -180,7 +194,7 @@ impl<'a> Clears<'a> {
             let stage = Stage::Stop(self.gate.stop(at, asked.clears.clone()));
             folder.seen = Some(since);
             let (clears, numbers) = (asked.clears, asked.numbers);
-            folder.clearing = Some(Clearing { clears, numbers, stage, later: None });
+            folder.clearing = Some(Clearing { clears, numbers, stage, later: None, later_part: 0 });
         }
         Ok(())
     }
@@ -210,8 +224,9 @@ impl<'a> Clears<'a> {
                 }
                 if !volume.is_silent() {
                     clearing.stage = Stage::Drain;
+                    return None;
                 }
-                None
+                clearing.withdraw_later(&volume)
             }
             Stage::Sweep => {
                 let is_whole = volume.is_scanned();
@@ -247,8 +262,9 @@ impl<'a> Clears<'a> {
                     // Those that came with the tables.
                     let removed = *removed;
                     clearing.stage = Stage::Remove { part: 0, removed, is_whole: true };
+                    return None;
                 }
-                None
+                clearing.withdraw_later(&volume)
             }
             Stage::Commit { removed, next_ms, wait_ms } => {
                 let carried_out = volume.carried_out();
@@ -261,7 +277,7 @@ impl<'a> Clears<'a> {
                     folder.seen = Some(clearing.numbers);
                     folder.clearing = clearing.later.take().map(|(clears, numbers)| {
                         let stage = Stage::Stop(self.gate.stop(at, clears.clone()));
-                        Clearing { clears, numbers, stage, later: None }
+                        Clearing { clears, numbers, stage, later: None, later_part: 0 }
                     });
                     if folder.clearing.is_none() {
                         self.gate.stop(at, ClearSet::default());
@@ -269,7 +285,7 @@ impl<'a> Clears<'a> {
                     return None;
                 }
                 if now_ms < *next_ms || volume.is_silent() {
-                    return None;
+                    return clearing.withdraw_later(&volume);
                 }
                 *wait_ms = (*wait_ms * 2).min(AGAIN_MS_MAX);
                 *next_ms = now_ms + *wait_ms;

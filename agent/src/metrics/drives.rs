@@ -6,7 +6,7 @@ use kv_drive::store::Store;
 use rackline_metrics::Family;
 
 use super::seconds;
-use crate::figures::Figures;
+use crate::figures::{Figures, RefusedBy};
 
 pub(super) fn families(figures: &Figures, store: Option<&Store>) -> Vec<Family> {
     let mut families = of_agent(figures);
@@ -55,15 +55,17 @@ fn of_agent(figures: &Figures) -> Vec<Family> {
 fn of_backups(figures: &Figures) -> [Family; 4] {
     let not_made = Family::counter(
         "rackline_backups_not_made_total",
-        "Blocks that were not backed up, by reason. One that is used again is looked at again.",
+        "Blocks that were not backed up, by reason. Where that can pass they are tried again.",
     );
     let not_made = not_made
         .with(&[("reason", "backlog_full")], figures.dropped)
         .with(&[("reason", "too_many_wait")], figures.dropped_unlisted)
         .with(&[("reason", "left_pool")], figures.lost_before)
-        .with(&[("reason", "refused_by_drive")], figures.refused_by_drives)
         .with(&[("reason", "drive_silent")], figures.given_up)
         .with(&[("reason", "not_admitted")], figures.not_admitted);
+    let refused = RefusedBy::ALL.into_iter().zip(figures.refused);
+    let not_made = refused
+        .fold(not_made, |family, (why, blocks)| family.with(&[("reason", why.label())], blocks));
     let windows =
         Family::counter("rackline_windows_total", "Windows that engines left for writes.");
     let used =
@@ -84,6 +86,10 @@ fn of_folders(store: &Store) -> Vec<Family> {
     let mut capacity =
         Family::gauge("rackline_drive_capacity_bytes", "Bytes that blocks may take on the drive.");
     let mut used = Family::gauge("rackline_drive_used_bytes", "Bytes that blocks take of those.");
+    let mut full = Family::gauge(
+        "rackline_drive_full",
+        "1 while the drive takes no block: of `capacity` all is in use, or the `device` has no room.",
+    );
     let mut blocks = Family::gauge("rackline_drive_blocks", "Blocks that are found on the drive.");
     let mut damaged = Family::counter(
         "rackline_drive_damaged_blocks_total",
@@ -105,12 +111,15 @@ fn of_folders(store: &Store) -> Vec<Family> {
         let (usage, endurance) = (volume.usage(), volume.endurance());
         capacity.push(&label, usage.room());
         used.push(&label, usage.in_use());
+        for (reason, is_full) in ["capacity", "device"].into_iter().zip(volume.is_full()) {
+            full.push(&[label[0], ("reason", reason)], is_full.into());
+        }
         blocks.push(&label, usage.blocks);
         damaged.push(&label, volume.damaged());
         written.push(&label, endurance.written_bytes);
         worn.push_real(&label, endurance.drive_writes_per_day);
     }
-    vec![up, capacity, used, blocks, damaged, written, worn]
+    vec![up, capacity, used, full, blocks, damaged, written, worn]
 }
 
 fn of_transfers(store: &Store) -> Vec<Family> {

@@ -1,5 +1,7 @@
 //! What the processes of this host have done together, and how full the host's part of the pool is.
 
+use std::time::Duration;
+
 use kv_cache::Latency;
 use rackline_metrics::Family;
 
@@ -7,7 +9,7 @@ use super::{HostSeen, seconds};
 
 /// Counters of the cache, the names of their families, and what they count. What is left out is in
 /// the families of the tiers.
-pub(super) const SUMS: [(&str, &str, &str); 25] = [
+pub(super) const SUMS: [(&str, &str, &str); 37] = [
     ("lookups", "rackline_lookups_total", "Lookups of a prefix."),
     ("lookup_blocks", "rackline_lookup_blocks_total", "Blocks that were looked up."),
     ("lookup_hits", "rackline_lookup_hits_total", "Blocks of those that the caller got."),
@@ -69,6 +71,58 @@ pub(super) const SUMS: [(&str, &str, &str); 25] = [
         "rackline_failed_chunks_total",
         "Chunks that processes of this host noted as failed: they are taken out of use.",
     ),
+    (
+        "prefetch_asked_blocks",
+        "rackline_prefetch_asked_blocks_total",
+        "Blocks on drives that prefetches asked for.",
+    ),
+    (
+        "prefetch_restored_blocks",
+        "rackline_prefetch_restored_blocks_total",
+        "Blocks of those that came into the pool.",
+    ),
+    (
+        "prefetch_late_blocks",
+        "rackline_prefetch_late_blocks_total",
+        "Blocks of those that did not come before the deadline, or before a lookup asked itself.",
+    ),
+    (
+        "prefetch_refused_blocks",
+        "rackline_prefetch_refused_blocks_total",
+        "Blocks of those that the agent of the drive refused for another reason.",
+    ),
+    (
+        "prefetch_cancelled_blocks",
+        "rackline_prefetch_cancelled_blocks_total",
+        "Blocks of those that were not wanted any more before they came.",
+    ),
+    (
+        "prefetch_used_blocks",
+        "rackline_prefetch_used_blocks_total",
+        "Prefetched blocks that a lookup found since.",
+    ),
+    (
+        "prefetch_joined_blocks",
+        "rackline_prefetch_joined_blocks_total",
+        "Blocks that a lookup wanted while their prefetch was under way.",
+    ),
+    (
+        "prefetch_full_blocks",
+        "rackline_prefetch_full_blocks_total",
+        "Blocks on drives not prefetched, because too many others were under way.",
+    ),
+    (
+        "streamed_blocks",
+        "rackline_streamed_blocks_total",
+        "Layers of blocks that executors streamed to engines, each block once a layer.",
+    ),
+    ("streamed_bytes", "rackline_streamed_bytes_total", "Bytes of those."),
+    (
+        "stream_lost_blocks",
+        "rackline_stream_lost_blocks_total",
+        "Blocks of which an executor could not read a layer: lost, or damaged.",
+    ),
+    ("stream_waits", "rackline_stream_waits_total", "Layers for which an engine had to wait."),
 ];
 
 pub(super) fn families(seen: &HostSeen) -> Vec<Family> {
@@ -79,6 +133,12 @@ pub(super) fn families(seen: &HostSeen) -> Vec<Family> {
     for (counter, name, help) in SUMS {
         families.push(Family::counter(name, help).with(&[], value(counter)));
     }
+    let mut waited = Family::counter(
+        "rackline_stream_wait_seconds_total",
+        "How long engines waited for layers of executors.",
+    );
+    waited.push_real(&[], Duration::from_micros(value("stream_wait_us")).as_secs_f64());
+    families.push(waited);
     let mut misses = Family::counter(
         "rackline_misses_total",
         "Blocks that were found and could not be fetched or held, by reason.",
@@ -130,7 +190,7 @@ mod tests {
     use super::*;
 
     /// Counters that are figures of the tiers, or belong to one process.
-    const ELSEWHERE: [&str; 17] = [
+    const ELSEWHERE: [&str; 18] = [
         "fetched_blocks",
         "fetched_bytes",
         "gpu_fetched_blocks",
@@ -148,6 +208,7 @@ mod tests {
         "replica_bytes",
         "membership_lost",
         "told_uses",
+        "stream_wait_us",
     ];
     /// Counted to keep the accounts, and of no use to a person.
     const NOT_SHOWN: [&str; 2] = ["found_bytes", "removed_bytes"];

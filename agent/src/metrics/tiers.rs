@@ -57,7 +57,8 @@ pub(super) fn families(
     }
     let prefetched = Family::counter(
         "tier_prefetched_blocks_total",
-        "Blocks that the agent brought into the pool for requests that had not fetched them yet.",
+        "Blocks that the agent restored, for lookups that wait and for prefetches: nothing has fetched \
+         them yet.",
     );
     families.push(prefetched.with(&[], figures.restored));
     let useful = Family::counter(

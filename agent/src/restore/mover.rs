@@ -247,7 +247,7 @@ impl<'a> Restorer<'a> {
 
     /// Queues a request. Returns its outcome where that is known already.
     fn queue(&mut self, now_us: u64, wish: Wish) -> Option<RestoreOutcome> {
-        let RestoreRequest { key, wait_ms, recompute_ms } = wish.request;
+        let RestoreRequest { key, wait_ms, recompute_ms, ahead } = wish.request;
         if let Some(reading) = self.by_key.get(&key).and_then(|at| self.reading.get_mut(at)) {
             reading.asked.push(wish.asked);
             return None;
@@ -264,6 +264,7 @@ impl<'a> Restorer<'a> {
             bytes: block.stored_bytes,
             deadline_us: now_us + u64::from(wait_ms) * 1000,
             recompute_us: recompute_ms.map(|ms| u64::from(ms) * 1000),
+            ahead,
         };
         match self.queues.get_mut(folder)?.offer(now_us, queued) {
             Ok(()) => None,
@@ -434,6 +435,11 @@ impl<'a> Restorer<'a> {
                 // No host is to ask for it again.
                 let _ = self.parts.damaged.send(key);
                 RestoreOutcome::Unknown
+            }
+            // Of thousands of blocks of a prompt, and the device was told of: counted as busy.
+            ReadMiss::Marked | ReadMiss::QueueFull => {
+                tracing::debug!(?key, "a block on a drive is a miss: {miss}");
+                RestoreOutcome::Busy
             }
             _ => {
                 tracing::warn!(?key, "a block on a drive is a miss: {miss}");

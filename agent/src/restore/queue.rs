@@ -4,10 +4,17 @@
 //!   and that those in the queue still do. What is refused is known at once to its asker.
 //! - **AGENT-Q2** The restore with the first deadline begins first.
 //! - **AGENT-Q3** A restore whose deadline has passed before it began is not begun.
+//! - **AGENT-Q4** A restore that something waits for is not refused because it makes a prefetch late, which
+//!   nothing waits for. Prefetches are queued while the queue is at most half full.
+//! - **AGENT-Q5** A device that has read nothing for a second is tried with one restore that the
+//!   estimate would refuse: it may be faster again.
 
 use std::collections::BTreeMap;
 
 use super::Speed;
+
+/// How long after its last read a device is tried again that is believed to be too slow.
+const TRY_AGAIN_US: u64 = 1_000_000;
 
 /// A block that is to be restored.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -20,6 +27,8 @@ pub(crate) struct Queued<T> {
     pub(crate) deadline_us: u64,
     /// How long computing the block takes, in microseconds, where the asker says so.
     pub(crate) recompute_us: Option<u64>,
+    /// Whether it is a prefetch.
+    pub(crate) ahead: bool,
 }
 
 /// Why a restore is not queued.
@@ -62,6 +71,8 @@ pub(crate) struct RestoreQueue<T> {
     depth: usize,
     most: usize,
     next_number: u64,
+    /// When the device ended a read last, or was tried.
+    tried_us: u64,
 }
 
 impl<T> RestoreQueue<T> {
@@ -75,6 +86,7 @@ impl<T> RestoreQueue<T> {
             depth: depth.max(1),
             most,
             next_number: 0,
+            tried_us: 0,
         }
     }
 
@@ -83,7 +95,8 @@ impl<T> RestoreQueue<T> {
     /// # Errors
     /// The restore, and why it is not queued.
     pub(crate) fn offer(&mut self, now_us: u64, new: Queued<T>) -> Result<(), (T, NotQueued)> {
-        if self.waiting.len() >= self.most {
+        let most = if new.ahead { self.most / 2 } else { self.most };
+        if self.waiting.len() >= most {
             return Err((new.restore, NotQueued::Busy(self.waiting.len())));
         }
         let mut before: u64 = self.under_way.values().map(|it| u64::from(it.bytes)).sum();
@@ -96,17 +109,32 @@ impl<T> RestoreQueue<T> {
             }
             before += u64::from(other.bytes);
             let ends_us = now_us.saturating_add(self.speed.wait_us(before));
-            makes_late |= wait_us.is_some() && ends_us > *deadline_us;
+            // AGENT-Q4.
+            let counts = new.ahead || !other.ahead;
+            makes_late |= counts && wait_us.is_some() && ends_us > *deadline_us;
         }
         let wait_us = wait_us.unwrap_or_else(|| self.speed.wait_us(before + u64::from(new.bytes)));
         let ends_late = now_us.saturating_add(wait_us) > new.deadline_us;
         let is_slower = new.recompute_us.is_some_and(|recompute_us| wait_us > recompute_us);
-        if ends_late || makes_late || is_slower {
+        if (ends_late || makes_late || is_slower) && !self.tries_again(now_us, &new) {
             return Err((new.restore, NotQueued::TooLate { wait_us }));
         }
         self.next_number += 1;
         self.waiting.insert((new.deadline_us, self.next_number), new);
         Ok(())
+    }
+
+    /// AGENT-Q5. Only a restore that a device in its best state would bring in time.
+    fn tries_again(&mut self, now_us: u64, new: &Queued<T>) -> bool {
+        let best_us = Speed::default().wait_us(new.bytes.into());
+        let limit_us = new.recompute_us.unwrap_or(u64::MAX);
+        let tries = self.reads() == 0
+            && now_us.saturating_sub(self.tried_us) >= TRY_AGAIN_US
+            && best_us <= limit_us.min(new.deadline_us.saturating_sub(now_us));
+        if tries {
+            self.tried_us = now_us;
+        }
+        tries
     }
 
     /// What to do next; `None` when the device has enough to do, or nothing waits.
@@ -128,6 +156,7 @@ impl<T> RestoreQueue<T> {
     /// A restore is over. `read` says whether its bytes have arrived.
     pub(crate) fn ended(&mut self, now_us: u64, number: u64, read: bool) {
         let Some(UnderWay { bytes, began_us }) = self.under_way.remove(&number) else { return };
+        self.tried_us = now_us;
         if read {
             self.speed.arrived(began_us, now_us, bytes.into());
         } else {

@@ -9,6 +9,9 @@ const WINDOW_READS: usize = 16;
 /// The part of a new sample in an average: one in so many.
 const SPEED_SAMPLES: u64 = 4;
 const LATENCY_SAMPLES: u64 = 8;
+/// Of a latency that is better than the average: a device that was slow for a while is found fast again
+/// by few reads.
+const BETTER_SAMPLES: u64 = 2;
 
 /// How fast a device reads. It is told of each read, and says how long others will take.
 #[derive(Clone, Debug)]
@@ -65,7 +68,9 @@ impl Speed {
             // was believed, and no slower one.
             self.bytes_per_s = self.bytes_per_s.max(per_second(bytes, took_us));
             let latency_us = took_us.saturating_sub(self.transfer_us(bytes));
-            self.latency_us = average(self.latency_us, latency_us, LATENCY_SAMPLES);
+            let is_better = latency_us < self.latency_us;
+            let samples = if is_better { BETTER_SAMPLES } else { LATENCY_SAMPLES };
+            self.latency_us = average(self.latency_us, latency_us, samples);
         }
         self.ended(now_us, bytes);
     }

@@ -56,6 +56,9 @@ impl Shown {
         let prefetched = self.total("tier_prefetched_blocks_total");
         let requests =
             |outcome| self.value("rackline_restore_requests_total", &[("outcome", outcome)]);
+        let of_host = |what| self.total(&format!("rackline_prefetch_{what}_blocks_total"));
+        let ended = ["restored", "late", "refused", "cancelled"].map(of_host).iter().sum::<u64>();
+        let asked = of_host("asked");
         let directions = ["read", "write"].map(|direction| [("direction", direction)]);
         let moved = directions
             .each_ref()
@@ -94,6 +97,8 @@ impl Shown {
             ),
             ("prefetched <= promoted", prefetched <= restored),
             ("useful <= prefetched", self.total("tier_prefetch_useful_total") <= prefetched),
+            ("prefetches: asked = came, late, refused or cancelled", asked == ended),
+            ("prefetches: used <= came", of_host("used") <= of_host("restored")),
             ("prefetched <= answers", prefetched <= requests("restored")),
         ];
         let broken = laws.into_iter().find(|(_, holds)| !holds);
@@ -141,6 +146,14 @@ pub(super) fn follows(agent: &Agent, page_faults: u64) {
     assert_eq!(now.total("rackline_agent_ready"), 1);
     assert!(!now.0.iter().any(|family| family.name().starts_with("rackline_drive_")));
     assert_eq!(agent.metrics().health(), Health::Good);
+}
+
+/// All prefetches of the host have ended well, and their blocks were used.
+pub(super) fn prefetched(agent: &Agent, blocks: u64) {
+    let of = |now: &Shown, what| now.total(&format!("rackline_prefetch_{what}_blocks_total"));
+    quiet("the prefetches are counted", agent, |now| {
+        ["asked", "restored", "used"].map(|what| of(now, what)) == [blocks; 3]
+    });
 }
 
 /// Encoded blocks take fewer bytes than they have. What reads brought counts as it was published.

@@ -1,7 +1,5 @@
 //! A drive that does not answer: the other drives of the host go on, and clears reach them.
 
-use kv_drive::io::faulty::{Call, Fault, Faults};
-
 use super::*;
 
 /// An agent with two folders.

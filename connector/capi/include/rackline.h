@@ -87,7 +87,7 @@ typedef enum {
   RACKLINE_ERROR_MEMBERSHIP_LOST = -12,
 } RacklineError;
 
-// Why a prefix was not fetched, held, or restored from drives, to its end. Always harmless: the engine computes the rest
+// Why a prefix was not fetched, held, restored from drives, or prefetched, to its end. Always harmless: the engine computes the rest
 // itself.
 typedef enum {
   // Nothing is missing.
@@ -150,6 +150,14 @@ typedef enum {
   RACKLINE_REASON_RESTORE_CLOSED = 28,
   // The memory of the payload failed: the device reported an error that it cannot correct.
   RACKLINE_REASON_MEMORY_FAILED = 29,
+  // The block is neither in the pool nor on a drive.
+  RACKLINE_REASON_PREFETCH_ABSENT = 30,
+  // No agent of this host lives, so nothing is known of drives.
+  RACKLINE_REASON_PREFETCH_NO_AGENT = 31,
+  // The options say that drives are not asked.
+  RACKLINE_REASON_PREFETCH_NO_WAIT = 32,
+  // The prefetches of this process have as much under way as they may.
+  RACKLINE_REASON_PREFETCH_FULL = 33,
 } RacklineReason;
 
 // How a GPU reaches the pool.
@@ -187,6 +195,8 @@ typedef enum {
   RACKLINE_OUTCOME_CHUNK_LOCK = 9,
   // The memory for its bytes failed: the device reported an error that it cannot correct.
   RACKLINE_OUTCOME_MEMORY_FAILED = 10,
+  // This node is drained: it publishes no new blocks (`rackline drain`).
+  RACKLINE_OUTCOME_DRAINED = 11,
 } RacklineOutcome;
 
 // How much of this node's payload a namespace may keep when room is short. While there is room
@@ -306,9 +316,9 @@ typedef struct {
   uint64_t handle;
 } RacklineLookup;
 
-// How long a lookup waits for blocks on drives.
+// How long a lookup waits for blocks on drives, or how long a prefetch asks for them.
 typedef struct {
-  // Milliseconds that the lookup waits for agents, in all. 0: drives are not asked.
+  // Milliseconds that agents have, in all. 0: drives are not asked.
   uint32_t wait_ms;
   // Microseconds that the engine takes to compute one block: what takes longer to restore is
   // refused at once. 0: not known.
@@ -342,6 +352,26 @@ typedef struct {
   // How many of those were restored, and are held.
   size_t restored;
 } RacklineLookupResult;
+
+// A prefetch. Zero is none.
+typedef struct {
+  // Its number.
+  uint64_t handle;
+} RacklinePrefetch;
+
+// What a prefetch took up. The numbers add up to the blocks that were given.
+typedef struct {
+  // Blocks on drives that are asked for: at once, or as soon as earlier ones are answered.
+  size_t asked;
+  // Blocks on drives that another prefetch of this process has asked for.
+  size_t under_way;
+  // Blocks that are in the pool.
+  size_t in_pool;
+  // All others: they are behind the end of what can be restored in order.
+  size_t not_asked;
+  // Why; none when there are none.
+  RacklineReason reason;
+} RacklinePrefetchResult;
 
 // A GPU that is open in a pool. Zero is none.
 typedef struct {
@@ -656,6 +686,39 @@ RacklineError rackline_lookup_cancel(RacklineLookup lookup, bool *cancelled);
 // Frees a lookup. A lookup under way continues, and the blocks that it finds are released. A
 // lookup that is zero is ignored.
 RacklineError rackline_lookup_free(RacklineLookup lookup);
+
+// Has the blocks of the `count` hashes at `hashes` restored that are on drives of hosts, behind the end
+// of the pool's prefix and in the order of the prompt, for a lookup that comes later. Holds nothing, and
+// does not wait: `rackline_prefetch_wait` says what it took up. What does not come within the wait of
+// `restore` is not restored. A lookup finds in the pool what came; `rackline_lookup_and_restore` waits for
+// what is under way, and a block is asked for once.
+//
+// # Safety
+// `hashes` is null or points to `count` hashes; `restore` is null or points to options; `prefetch`
+// is null or points to a handle that nothing else uses during the call.
+RacklineError rackline_prefetch(RacklineSession session,
+                                const RacklineBlockHash *hashes,
+                                size_t count,
+                                const RacklineRestoreOptions *restore,
+                                RacklinePrefetch *prefetch);
+
+// What a prefetch took up, when that is known within `timeout_ms` milliseconds: 0 only looks, and
+// `RACKLINE_FOREVER_MS` waits without a limit. It takes about a millisecond. Else
+// `RACKLINE_ERROR_UNDER_WAY`; and `RACKLINE_ERROR_NO_RESULT` for one that was taken back before it
+// began. May be asked again. Does not wait for the blocks.
+//
+// # Safety
+// `result` is null or points to a result that nothing else uses during the call.
+RacklineError rackline_prefetch_wait(RacklinePrefetch prefetch,
+                                     uint64_t timeout_ms,
+                                     RacklinePrefetchResult *result);
+
+// Takes a prefetch back: what has not come, and no other prefetch or lookup waits for, is not restored.
+// A second call does nothing.
+RacklineError rackline_prefetch_cancel(RacklinePrefetch prefetch);
+
+// Frees a prefetch, which goes on. One that is zero is ignored.
+RacklineError rackline_prefetch_free(RacklinePrefetch prefetch);
 
 // How many blocks a prefix has.
 //

@@ -29,6 +29,7 @@ const SESSIONS: &[&str] = &[
     "hashes",
     "pending",
     "lookup",
+    "prefetch",
     "prefix",
     "lent",
     "gpu",

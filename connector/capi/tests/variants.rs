@@ -100,6 +100,7 @@ fn every_outcome_of_a_publish_has_a_code() {
         ("SegmentFull", OUTCOME),
         ("NoChunk", OUTCOME),
         ("MembershipLost", Named("RACKLINE_OUTCOME_DECLARED_DEAD")),
+        ("Drained", OUTCOME),
         ("Outrun", OUTCOME),
     ];
     check("kv-cache/src/publish/mod.rs", "Refusal", &refusals);

@@ -43,6 +43,8 @@ from rackline._native import (
     MembershipLost,
     Model,
     Pool,
+    Prefetch,
+    PrefetchResult,
     Prefix,
     Presence,
     Publish,
@@ -54,6 +56,7 @@ from rackline._native import (
     pin,
     unpin,
 )
+from rackline._native import VERSION as __version__
 from rackline.memory import block_memory
 
 __all__ = [
@@ -78,6 +81,8 @@ __all__ = [
     "MembershipLost",
     "Model",
     "Pool",
+    "Prefetch",
+    "PrefetchResult",
     "Prefix",
     "Presence",
     "Publish",

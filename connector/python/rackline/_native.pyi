@@ -21,6 +21,8 @@ class MembershipLost(Error):
 class Forked(Error):
     """This process is a forked child of the process that attached: attach again in the child."""
 
+VERSION: str
+"""The version of the package and of its native half."""
 HASH_BYTES: int
 """Length of a block hash in bytes."""
 HANDLE_BYTES: int
@@ -390,6 +392,11 @@ class Session:
         With ``hold`` and ``restore_wait_ms`` blocks behind the pool's prefix that are on drives of hosts
         are restored, and the answer comes when they are, or after so long. ``recompute_us`` says how long
         the engine takes to compute one block: what takes longer to restore is refused at once."""
+    def prefetch(self, hashes: _Hashes, *, wait_ms: int, recompute_us: int = 0) -> Prefetch:
+        """Has the blocks restored that are on drives of hosts, behind the end of the pool's prefix and in the
+        order of the prompt, for a lookup that comes later. Nothing is held. What does not come within
+        ``wait_ms`` is not restored. A lookup finds in the pool what came, and with ``restore_wait_ms`` waits
+        for what is under way: a block is asked for once."""
     def report_forwards(self) -> Forwards | None:
         """Begins to report the forwards of an engine to the agent of the host, which writes to drives
         meanwhile. ``None`` where the region has no room for drives, and where 64 engines of the host report
@@ -498,6 +505,37 @@ class Lookup:
         """The prefix, or ``None`` while it is under way."""
     def wait(self, timeout_ms: int | None = None) -> Prefix | None:
         """The prefix, or ``None`` when it takes longer than that. Ctrl-C ends it."""
+
+class Prefetch:
+    """Blocks on drives that are restored ahead of a lookup. Dropping it takes nothing back."""
+
+    def wait(self, timeout_ms: int | None = None) -> PrefetchResult | None:
+        """What it took up, as often as it is asked; ``None`` when that is not known within the time. Does not
+        wait for the blocks. Ctrl-C ends it. An :class:`Error` when it was taken back before it began."""
+    def cancel(self) -> None:
+        """Takes it back: what has not come, and nothing else waits for, is not restored."""
+
+class PrefetchResult:
+    """What a prefetch took up. The numbers add up to the blocks that were given."""
+
+    @property
+    def asked(self) -> int:
+        """Blocks on drives that are asked for: at once, or as soon as earlier ones are answered."""
+    @property
+    def under_way(self) -> int:
+        """Blocks on drives that another prefetch of this process has asked for."""
+    @property
+    def in_pool(self) -> int:
+        """Blocks that are in the pool."""
+    @property
+    def not_asked(self) -> int:
+        """All others: they are behind the end of what can be restored in order."""
+    @property
+    def reason(self) -> str | None:
+        """Why: ``prefetch_absent``, ``prefetch_no_agent``, ``prefetch_no_wait`` or ``prefetch_full``."""
+    @property
+    def message(self) -> str | None:
+        """The same for people."""
 
 class Presence:
     """A question under way: which blocks are in the pool. Its result is had once."""

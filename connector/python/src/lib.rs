@@ -23,6 +23,7 @@ mod model;
 mod options;
 mod pin;
 mod pool;
+mod prefetch;
 mod prefix;
 mod records;
 mod session;
@@ -63,6 +64,8 @@ mod rackline_native {
     #[pymodule_export]
     use crate::pool::Pool;
     #[pymodule_export]
+    use crate::prefetch::{Prefetch, PrefetchResult};
+    #[pymodule_export]
     use crate::prefix::Prefix;
     #[pymodule_export]
     const HANDLE_BYTES: usize = crate::records::HANDLE_BYTES;
@@ -70,6 +73,8 @@ mod rackline_native {
     const KEYLESS_HANDLE_BYTES: usize = crate::records::KEYLESS_HANDLE_BYTES;
     #[pymodule_export]
     const HASH_BYTES: usize = crate::records::HASH_BYTES;
+    #[pymodule_export]
+    const VERSION: &str = env!("CARGO_PKG_VERSION");
     #[pymodule_export]
     use crate::session::Session;
     #[pymodule_export]

@@ -12,6 +12,7 @@ use crate::forwards::Forwards;
 use crate::gpu::gpu_and_stream;
 use crate::layered::{LayeredFetch, LayeredPublish};
 use crate::memory::BlockMemory;
+use crate::prefetch::Prefetch;
 use crate::prefix::Blocks;
 use crate::records::Hashes;
 use crate::transfers::{self, begin};
@@ -84,10 +85,7 @@ impl Session {
                     "blocks are restored to be held: set hold, or no restore_wait_ms",
                 ));
             }
-            let mut restore = RestoreOptions::new(Duration::from_millis(restore_wait_ms.into()));
-            if recompute_us > 0 {
-                restore = restore.with_recompute(Duration::from_micros(recompute_us.into()));
-            }
+            let restore = restore_options(restore_wait_ms, recompute_us);
             let restored = self.session.lookup_and_restore(hashes, restore).map_err(refused)?;
             Ok(Lookup::restored(restored, self.session.releaser()))
         } else if hold {
@@ -97,6 +95,12 @@ impl Session {
             let found = begin(py, &self.session, |session| session.lookup(hashes));
             Ok(Lookup::plain(found.map_err(refused)?))
         }
+    }
+
+    #[pyo3(signature = (hashes, *, wait_ms, recompute_us = 0))]
+    fn prefetch(&self, hashes: Hashes, wait_ms: u32, recompute_us: u32) -> PyResult<Prefetch> {
+        let restore = restore_options(wait_ms, recompute_us);
+        self.session.prefetch(hashes, restore).map(Prefetch::new).map_err(refused)
     }
 
     /// Begins to report forwards to the agent of the host.
@@ -181,6 +185,15 @@ impl Session {
             depths.into_iter().zip(hashes.as_ref().iter().copied()).zip(bytes).map(block).collect();
         transfers::publish_by_layers(&self.session, blocks, memory.layers(), memory.gpu())
     }
+}
+
+/// How drives are waited for: without a time to compute a block, it is not known.
+fn restore_options(wait_ms: u32, recompute_us: u32) -> RestoreOptions {
+    let restore = RestoreOptions::new(Duration::from_millis(wait_ms.into()));
+    if recompute_us == 0 {
+        return restore;
+    }
+    restore.with_recompute(Duration::from_micros(recompute_us.into()))
 }
 
 /// Refuses blocks in memory that are not as long as those of the session, or other than so many.

@@ -129,6 +129,40 @@ class Drives(unittest.TestCase):
         self.wait_until(lambda: owner.drive_blocks() == 0)
         self.assertEqual(len(other.restored("prompt")), 0)
 
+    def test_blocks_are_there_before_they_are_looked_up(self) -> None:
+        owner, other = self.hosts
+        owner.put("prompt")
+        self.wait_until(lambda: owner.drive_blocks() == BLOCKS)
+        self.clear()
+        self.wait_until(
+            lambda: sum(other.session.present(hashes("prompt"), drives=True).wait()) == BLOCKS
+        )
+        given = hashes("prompt") + hashes("absent", 3)
+        prefetch = other.session.prefetch(given, wait_ms=60_000)
+        told = prefetch.wait()
+        self.assertEqual((told.asked, told.in_pool, told.not_asked), (BLOCKS, 0, 3))
+        self.assertEqual(told.reason, "prefetch_absent")
+        self.assertIn("neither in the pool", told.message)
+        counted = other.pool.metrics
+        self.wait_until(lambda: counted()["prefetch_restored_blocks"] == BLOCKS)
+        prefix = other.session.lookup(hashes("prompt"), hold=True).wait()
+        self.assertEqual(len(prefix), BLOCKS)
+        self.assertEqual(counted()["prefetch_used_blocks"], BLOCKS)
+        prefix.release()
+        # One that is taken back leaves nothing under way, whatever has come by then.
+        self.clear()
+        other.session.prefetch(hashes("prompt"), wait_ms=60_000).cancel()
+        ended = [f"prefetch_{how}_blocks" for how in ("restored", "late", "refused", "cancelled")]
+        self.wait_until(
+            lambda: counted()["prefetch_asked_blocks"] == sum(counted()[how] for how in ended)
+        )
+        self.assertEqual(len(other.restored("prompt")), BLOCKS)
+        told = other.session.prefetch(hashes("absent"), wait_ms=0).wait(60_000)
+        self.assertEqual((told.asked, told.not_asked), (0, BLOCKS))
+        other.pool.close()
+        with self.assertRaises(rackline.Closed):
+            other.session.prefetch(hashes("prompt"), wait_ms=1)
+
     def test_a_dead_agent_is_a_miss_and_not_a_wait_without_end(self) -> None:
         owner, other = self.hosts
         owner.put("prompt")

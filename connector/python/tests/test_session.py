@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import gc
+import importlib.metadata
 import multiprocessing
 import os
+import socket
 import subprocess
 import sys
 import time
 import unittest
+import unittest.mock
 import weakref
 from typing import Any
 
@@ -91,6 +94,26 @@ class Sessions(unittest.TestCase):
         ]:
             with self.subTest(message), self.assertRaisesRegex(SettingsError, message):
                 PoolSettings.of({**given, **wrong})
+
+    def test_one_setting_has_the_numbers_of_all_hosts(self) -> None:
+        given = {"region": self.region.path}
+        with unittest.mock.patch.dict(os.environ, {"RACKLINE_HOST": "rack1-b"}):
+            nodes = {"rack1-a": 0, "rack1-b": 1}
+            self.assertEqual(PoolSettings.of({**given, "node": nodes}).node, 1)
+            for wrong, message in [
+                ({"rack1-a": 0}, "no number for this host, rack1-b; add it"),
+                ({"rack1-a": 1, "rack1-b": 1}, "two hosts one number"),
+                ({"rack1-b": "1"}, "'node' is '1', not of type int"),
+                ({"rack1-b": -1}, "too small"),
+            ]:
+                with self.subTest(message), self.assertRaisesRegex(SettingsError, message):
+                    PoolSettings.of({**given, "node": wrong})
+        with unittest.mock.patch.dict(os.environ):
+            os.environ.pop("RACKLINE_HOST", None)
+            self.assertEqual(PoolSettings.of({**given, "node": {socket.gethostname(): 3}}).node, 3)
+
+    def test_the_version_is_that_of_the_package(self) -> None:
+        self.assertEqual(rackline.__version__, importlib.metadata.version("rackline"))
 
     def test_a_session_by_its_caller_is_done_when_the_call_returns(self) -> None:
         pool = self.attach()

@@ -1,6 +1,7 @@
 //! What a thread works on requests with.
 
 use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
 
 use cxl_shm::clock::SystemClock;
 use cxl_shm::lifecycle::LocalMember;
@@ -11,13 +12,14 @@ use super::request::Piece;
 use crate::dma::{DmaEngine, HostDma};
 use crate::options::SessionOptions;
 use crate::pool::LocalCache;
-use crate::session::{Session, SessionCore};
+use crate::session::{Prefetches, Session, SessionCore};
 
 /// What a thread works with.
 pub(super) struct Desk<'p> {
     pub(super) cache: &'p LocalCache<'p>,
     pub(super) dma: &'p HostDma,
     pub(super) clock: &'p SystemClock,
+    pub(super) prefetches: &'p Arc<Prefetches>,
 }
 
 impl Desk<'_> {
@@ -27,7 +29,7 @@ impl Desk<'_> {
         engine: &'s E,
         options: SessionOptions,
     ) -> Session<'s, E> {
-        SessionCore::new(self.cache, engine, self.clock, options)
+        SessionCore::new(self.cache, engine, self.clock, options).sharing(self.prefetches)
     }
 
     /// Does a piece. One that panics, which is printed, has no result; the thread continues, and with
@@ -48,11 +50,12 @@ pub(super) struct Place {
     pub(super) member: LocalMember,
     pub(super) dma: HostDma,
     pub(super) clock: SystemClock,
+    pub(super) prefetches: Arc<Prefetches>,
 }
 
 impl Works for Place {
     fn work_on(&self, piece: Piece) {
-        let Self { cache, member, dma, clock } = self;
-        Desk { cache: &cache.through(member), dma, clock }.work_on(piece);
+        let Self { cache, member, dma, clock, prefetches } = self;
+        Desk { cache: &cache.through(member), dma, clock, prefetches }.work_on(piece);
     }
 }

@@ -7,6 +7,7 @@
 //! publish --+
 //! publish by layers -------> rackline-layers   (if it was asked for)
 //! lookup and restore ------> rackline-restore  (if the region has room for drives)
+//! prefetch ----------------> the same
 //! ```
 //!
 //! A publish by layers waits for the engine in the middle of its forward, and the forward may be
@@ -29,7 +30,7 @@ use cxl_shm::lifecycle::LocalMember;
 use super::SubmitErrorKind;
 use super::desk::{Desk, Guest, Place};
 use super::request::Request;
-use super::restores::{self, NewRestore};
+use super::restores::{self, NewWork};
 use super::turns::{Lane, Serves, Turns};
 use crate::binding::Binding;
 use crate::dma::HostDma;
@@ -42,7 +43,7 @@ pub(super) struct Lanes {
     dma: HostDma,
     turns: Arc<Turns>,
     /// To the thread that waits for drives; `None` where the region has no room for drives.
-    restores: Option<Sender<NewRestore>>,
+    restores: Option<Sender<NewWork>>,
 }
 
 impl Lanes {
@@ -61,7 +62,7 @@ impl Lanes {
     }
 
     /// The way to the thread that waits for drives.
-    pub(super) fn restores(&self) -> Option<&Sender<NewRestore>> {
+    pub(super) fn restores(&self) -> Option<&Sender<NewWork>> {
         self.restores.as_ref()
     }
 }
@@ -97,7 +98,8 @@ pub(super) fn start(pool: Pool, options: &AsyncOptions) -> Result<Started, PoolE
     let turns = Arc::new(Turns::new(options.queue_depth()));
     let (cache, member) = pool.join_beside()?;
     let (dma, clock) = (pool.dma().clone(), *pool.clock());
-    let guest = Arc::new(Guest::new(Place { cache, member, dma, clock }));
+    let prefetches = Arc::clone(pool.prefetches());
+    let guest = Arc::new(Guest::new(Place { cache, member, dma, clock, prefetches }));
     let mut copying = Vec::new();
     let started = start_copying(&pool, options, &turns, &mut copying)
         .and_then(|()| start_restoring(&pool, options, &mut copying));
@@ -114,7 +116,8 @@ pub(super) fn start(pool: Pool, options: &AsyncOptions) -> Result<Started, PoolE
     let dma = pool.dma().clone();
     let (lookups, of_keeper) = (Arc::clone(&turns), Arc::clone(&guest));
     let keep = move |(pool, copying): (Pool, Vec<JoinHandle<LocalMember>>)| {
-        let desk = Desk { cache: &pool.cache(), dma: pool.dma(), clock: pool.clock() };
+        let (dma, clock, prefetches) = (pool.dma(), pool.clock(), pool.prefetches());
+        let desk = Desk { cache: &pool.cache(), dma, clock, prefetches };
         serve(&desk, &lookups, Serves::Lookups);
         end(&pool, copying, &of_keeper);
     };
@@ -135,14 +138,14 @@ fn start_restoring(
     pool: &Pool,
     options: &AsyncOptions,
     threads: &mut Vec<JoinHandle<LocalMember>>,
-) -> Result<Option<Sender<NewRestore>>, PoolError> {
+) -> Result<Option<Sender<NewWork>>, PoolError> {
     if pool.cache().geometry().drives().is_none() {
         return Ok(None);
     }
     let (sender, queue) = bounded(options.queue_depth());
-    let dma = pool.dma().clone();
+    let (dma, prefetches) = (pool.dma().clone(), Arc::clone(pool.prefetches()));
     let run = move |cache: &LocalCache<'_>, clock: &SystemClock| {
-        restores::serve(&Desk { cache, dma: &dma, clock }, &queue);
+        restores::serve(&Desk { cache, dma: &dma, clock, prefetches: &prefetches }, &queue);
     };
     threads.push(pool.start_thread("rackline-restore", run)?);
     Ok(Some(sender))
@@ -163,10 +166,11 @@ fn start_copying(
     let of_layers = options.publishes_by_layers().then(|| ("layers".to_owned(), Serves::Layers));
     for (name, serves) in of_copies.chain(of_fetches).chain(of_layers) {
         let (turns, dma) = (Arc::clone(turns), pool.dma().clone());
+        let prefetches = Arc::clone(pool.prefetches());
         let binding = binding.clone();
         let run = move |cache: &LocalCache<'_>, clock: &SystemClock| {
             binding.iter().for_each(Binding::bind_this_thread);
-            serve(&Desk { cache, dma: &dma, clock }, &turns, serves);
+            serve(&Desk { cache, dma: &dma, clock, prefetches: &prefetches }, &turns, serves);
         };
         copying.push(pool.start_thread(&format!("rackline-{name}"), run)?);
     }

@@ -34,6 +34,7 @@ mod guest;
 mod lanes;
 mod layered;
 mod pieces;
+mod prefetch;
 mod readiness;
 mod request;
 mod restores;
@@ -72,12 +73,12 @@ use kv_cache::{Metrics, ProcessState};
 use crate::dma::HostDma;
 use crate::options::{AsyncOptions, SessionOptions};
 use crate::pool::{Pool, PoolError};
-use crate::session::OpenError;
+use crate::session::{OpenError, Prefetches};
 use desk::Guest;
 use lanes::{Lanes, Started};
 use readiness::Waiting;
 use request::Request;
-use restores::NewRestore;
+use restores::NewWork;
 use turns::Lane;
 
 pub use arrivals::{Arrivals, LayeredFetch, Stopped};
@@ -86,6 +87,7 @@ pub use completion::{Completion, Lost, Share};
 pub use engine::AsyncEngine;
 #[cfg(feature = "cuda")]
 pub use gpu::{Gpu, GpuError};
+pub use prefetch::AsyncPrefetch;
 pub use readiness::{LayeredPublish, LayeredPublished};
 pub use session::{AsyncSession, Fetched, Published, Releaser};
 pub use submit::{SubmitError, SubmitErrorKind};
@@ -133,6 +135,7 @@ pub struct Running {
     process: ProcessMark,
     node: NodeId,
     process_state: Arc<ProcessState>,
+    prefetches: Arc<Prefetches>,
     /// Never dropped where `close` did not take them: a child made by `fork` leaves the queues of
     /// its parent alone. Their locks are in whatever state the fork found them.
     lanes: ManuallyDrop<Mutex<Option<Serving>>>,
@@ -166,7 +169,7 @@ impl AsyncPool {
         #[cfg(feature = "cuda")]
         let fabric = pool.attachment().region().fabric().clone();
         let block_bytes_max = pool.block_bytes_max();
-        let share_bytes = pool.share_bytes();
+        let (share_bytes, prefetches) = (pool.share_bytes(), Arc::clone(pool.prefetches()));
         let Started { lanes, guest, keeper, threads } = lanes::start(pool, options)?;
         let lanes = ManuallyDrop::new(Mutex::new(Some((lanes, keeper))));
         // Not before: what it has is let go by `close` alone, and the pool would stay mapped.
@@ -176,6 +179,7 @@ impl AsyncPool {
             process: ProcessMark::of_this(),
             node,
             process_state,
+            prefetches,
             lanes,
             guest,
             threads,
@@ -286,7 +290,7 @@ impl Running {
     }
 
     /// Whether no work is taken up any more.
-    fn restores(&self) -> Result<Option<Sender<NewRestore>>, SubmitErrorKind> {
+    fn restores(&self) -> Result<Option<Sender<NewWork>>, SubmitErrorKind> {
         if self.is_forked() {
             return Err(SubmitErrorKind::Forked);
         }

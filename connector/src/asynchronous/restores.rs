@@ -1,4 +1,4 @@
-//! Lookups that wait for blocks on drives: one thread polls all of them.
+//! Lookups that wait for blocks on drives, and prefetches: one thread polls all of them.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -8,6 +8,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 
 use super::desk::Desk;
+use super::prefetch::NewPrefetch;
 use super::request::{Request, Taken};
 use crate::options::SessionOptions;
 use crate::session::{RestoreReport, Restoring, Session, SessionError};
@@ -19,6 +20,12 @@ const POLL: Duration = Duration::from_millis(1);
 pub(super) type Begin = Box<dyn FnOnce(&Session<'_>) -> Result<Restoring, SessionError> + Send>;
 /// Takes the result.
 pub(super) type Tell = oneshot::Sender<Result<RestoreReport, SessionError>>;
+
+/// Work on its way to the thread.
+pub(super) enum NewWork {
+    Lookup(NewRestore),
+    Prefetch(NewPrefetch),
+}
 
 /// A lookup on its way to the thread.
 pub(super) struct NewRestore {
@@ -91,18 +98,59 @@ fn guarded<T>(work: impl FnOnce() -> T) -> Option<T> {
     std::panic::catch_unwind(AssertUnwindSafe(work)).ok()
 }
 
-/// Until nothing more comes. Lookups that wait then end with what they have.
-pub(super) fn serve(desk: &Desk<'_>, queue: &Receiver<NewRestore>) {
-    let mut under_way: Vec<UnderWay> = Vec::new();
+/// Prefetches of the process, while there is anything to do for them.
+#[derive(Default)]
+struct Prefetching {
+    /// Of the last prefetch; `None` before the first, and when the process is no member any more.
+    options: Option<SessionOptions>,
+}
+
+impl Prefetching {
+    fn is_busy(&self, desk: &Desk<'_>) -> bool {
+        self.options.is_some() && desk.prefetches.is_busy()
+    }
+
+    fn begin(&mut self, desk: &Desk<'_>, new: NewPrefetch) {
+        let NewPrefetch { begin, options, untold } = new;
+        self.options = Some(options);
+        untold.begin(|| begin(&desk.session(desk.dma, options)));
+    }
+
+    fn poll(&mut self, desk: &Desk<'_>, closing: bool) {
+        let Some(options) = self.options else { return };
+        let session = desk.session(desk.dma, options);
+        let polled = match closing {
+            true => session.end_prefetches(),
+            false => session.poll_prefetches().map(drop),
+        };
+        if polled.is_err() {
+            self.options = None;
+        }
+    }
+}
+
+/// Until nothing more comes. Lookups that wait then end with what they have, and prefetches are taken
+/// back.
+pub(super) fn serve(desk: &Desk<'_>, queue: &Receiver<NewWork>) {
+    let (mut under_way, mut prefetching): (Vec<UnderWay>, _) = (Vec::new(), Prefetching::default());
     loop {
-        let new = if under_way.is_empty() {
+        let new = if under_way.is_empty() && !prefetching.is_busy(desk) {
             queue.recv().map_err(|_| RecvTimeoutError::Disconnected)
         } else {
             queue.recv_timeout(POLL)
         };
         let closing = matches!(new, Err(RecvTimeoutError::Disconnected));
-        let new = new.ok().into_iter().chain(queue.try_iter());
-        under_way.extend(new.filter_map(|new| guarded(|| begin(desk, new)).flatten()));
+        for new in new.ok().into_iter().chain(queue.try_iter()) {
+            match new {
+                NewWork::Lookup(new) => {
+                    under_way.extend(guarded(|| begin(desk, new)).flatten());
+                }
+                NewWork::Prefetch(new) => _ = guarded(|| prefetching.begin(desk, new)),
+            }
+        }
+        if prefetching.is_busy(desk) {
+            guarded(|| prefetching.poll(desk, closing));
+        }
         under_way.retain_mut(|it| guarded(|| it.poll(desk, closing)).unwrap_or(false));
         if closing {
             return;

@@ -11,7 +11,7 @@ use super::tests::{attach, block, options, region_with};
 use super::*;
 use crate::block::NewBlock;
 use crate::options::RestoreOptions;
-use crate::session::RestoreStop;
+use crate::session::{PrefetchStop, RestoreStop};
 
 const WAIT: RestoreOptions = RestoreOptions::new(Duration::from_secs(60));
 
@@ -142,4 +142,68 @@ fn a_region_without_drives_has_none_to_wait_for() {
     let session = pool.session(options()).unwrap();
     let report = session.lookup_and_restore(hashes(0..9), WAIT).unwrap().wait().unwrap().unwrap();
     assert_eq!((report.held().len(), report.on_drives(), report.stop()), (0, 0, None));
+}
+
+/// Asked, restored, cancelled.
+fn prefetched(pool: &AsyncPool) -> [u64; 3] {
+    let metrics = pool.metrics();
+    let ended = (metrics.prefetch_restored_blocks, metrics.prefetch_cancelled_blocks);
+    [metrics.prefetch_asked_blocks, ended.0, ended.1]
+}
+
+fn wait_until_prefetched(pool: &AsyncPool, counts: [u64; 3]) {
+    let clock = SystemClock::start();
+    while prefetched(pool) != counts {
+        assert!(clock.now_us() < 60_000_000, "{:?} of {counts:?}", prefetched(pool));
+        clock.sleep_ms(2);
+    }
+}
+
+#[test]
+fn a_prefetch_goes_on_without_its_caller() {
+    let (_folder, path) = region_with(Some(DriveGeometry::new(64, 64, 256).unwrap()));
+    let pool = attach(&path, 0, 64);
+    beside_an_agent(&path, || {
+        let session = pool.session(options()).unwrap();
+        let prefetch = session.prefetch(hashes(1..9), WAIT).unwrap();
+        let told = prefetch.wait().unwrap().unwrap();
+        assert_eq!((told.asked(), told.not_asked(), told.stop()), (8, 0, None));
+        assert_eq!(prefetch.wait().unwrap().unwrap().asked(), 8, "told as often as it is asked");
+        drop(prefetch);
+        wait_until_prefetched(&pool, [8, 8, 0]);
+        let report = session.lookup_and_restore(hashes(1..9), WAIT).unwrap().wait();
+        assert_eq!(report.unwrap().unwrap().on_drives(), 0);
+        assert_eq!(pool.metrics().prefetch_used_blocks, 8);
+        // Whether it was taken back before it began or after: nothing is left under way.
+        let unanswered = || hashes(UNANSWERED..UNANSWERED + 1);
+        let early = session.prefetch(unanswered(), WAIT).unwrap();
+        early.cancel();
+        let late = session.prefetch(unanswered(), WAIT).unwrap();
+        let told = late.wait().unwrap().unwrap();
+        assert_eq!(told.asked() + told.under_way(), 1);
+        late.cancel();
+        late.cancel();
+        let [asked, ..] = prefetched(&pool);
+        assert!((9..=10).contains(&asked));
+        wait_until_prefetched(&pool, [asked, 8, asked - 8]);
+        assert!(session.prefetch(unanswered(), WAIT).unwrap().wait().is_ok());
+        pool.close();
+        assert_eq!(prefetched(&pool), [asked + 1, 8, asked - 7]);
+        let refused = session.prefetch(unanswered(), WAIT).unwrap_err();
+        assert_eq!((refused.kind, refused.given.len()), (SubmitErrorKind::Closed, 1));
+    });
+}
+
+#[test]
+fn a_region_without_drives_has_nothing_to_prefetch() {
+    let (_folder, path) = region_with(None);
+    let pool = attach(&path, 1, 8);
+    let session = pool.session(options()).unwrap();
+    let publish = session.publish(vec![block(0)]).unwrap().wait().unwrap();
+    assert_eq!(publish.report.unwrap().published(), 1);
+    let prefetch = session.prefetch(hashes(0..9), WAIT).unwrap();
+    let told = prefetch.wait().unwrap().unwrap();
+    assert_eq!((told.asked(), told.in_pool(), told.not_asked()), (0, 1, 8));
+    assert_eq!(told.stop(), Some(PrefetchStop::NoAgent));
+    prefetch.cancel();
 }

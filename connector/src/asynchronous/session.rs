@@ -6,7 +6,8 @@ use crossbeam_channel::{Sender, TrySendError};
 use kv_cache::{BlockHash, KeySpace, MatchedBlock, Metrics, PrefixMatch};
 
 use super::desk::Desk;
-use super::restores::{Cancelled, NewRestore};
+use super::prefetch::{AsyncPrefetch, NewPrefetch};
+use super::restores::{Cancelled, NewRestore, NewWork};
 use super::submit::Besides;
 use super::turns::Lane;
 use super::{
@@ -229,31 +230,52 @@ impl<E: AsyncEngine> AsyncSession<E> {
 
     fn restore<H: AsRef<[BlockHash]> + Send + 'static>(
         &self,
-        queue: &Sender<NewRestore>,
+        queue: &Sender<NewWork>,
         hashes: H,
         restore: RestoreOptions,
     ) -> Result<Completion<Result<RestoreReport, SessionError>>, SubmitError<H>> {
         let (tell, receiver) = oneshot::channel();
         let cancelled = Arc::new(Cancelled::default());
-        // A queue that is full gives the work back, and the hashes are not in it then.
-        let given = Arc::new(Mutex::new(Some(hashes)));
-        let take =
-            |given: &Mutex<Option<H>>| given.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let of_thread = Arc::clone(&given);
-        let begin = Box::new(move |session: &Session<'_>| {
-            let hashes = take(&of_thread).expect("the thread takes them once");
-            session.begin_restore(hashes.as_ref(), restore)
-        });
-        let new =
-            NewRestore { begin, options: self.options, tell, cancelled: Arc::clone(&cancelled) };
-        queue.try_send(new).map_err(|refused| {
-            let kind = match refused {
-                TrySendError::Full(_) => SubmitErrorKind::Busy,
-                TrySendError::Disconnected(_) => SubmitErrorKind::Closed,
-            };
-            kind.with(take(&given).expect("what was not sent was not taken"))
+        let of_thread = Arc::clone(&cancelled);
+        let call = move |session: &Session<'_>, hashes: &[BlockHash]| {
+            session.begin_restore(hashes, restore)
+        };
+        let options = self.options;
+        hand_over(queue, hashes, call, |begin| {
+            NewWork::Lookup(NewRestore { begin, options, tell, cancelled: of_thread })
         })?;
         Ok(Completion::new(receiver, cancelled, None))
+    }
+
+    /// Has blocks restored for a later lookup: [`Session::prefetch`]. The thread that waits for drives
+    /// begins it, takes the answers and asks on.
+    ///
+    /// # Errors
+    /// [`SubmitError`].
+    pub fn prefetch<H: AsRef<[BlockHash]> + Send + 'static>(
+        &self,
+        hashes: H,
+        restore: RestoreOptions,
+    ) -> Result<AsyncPrefetch, SubmitError<H>> {
+        let (prefetch, untold) = AsyncPrefetch::new(&self.running.prefetches);
+        let queue = match self.running.restores() {
+            Err(kind) => return Err(kind.with(hashes)),
+            // Without drives it says what the pool has.
+            Ok(None) => {
+                let looks = self.submit(Lane::Lookup, hashes, move |session, hashes| {
+                    untold.begin(|| session.prefetch(hashes.as_ref(), restore));
+                });
+                return looks.map(|_| prefetch);
+            }
+            Ok(Some(queue)) => queue,
+        };
+        let call =
+            move |session: &Session<'_>, hashes: &[BlockHash]| session.prefetch(hashes, restore);
+        let options = self.options;
+        hand_over(&queue, hashes, call, |begin| {
+            NewWork::Prefetch(NewPrefetch { begin, options, untold })
+        })?;
+        Ok(prefetch)
     }
 
     /// Begins to report the forwards of an engine: [`Session::report_forwards`]. What it gives is for any
@@ -306,6 +328,18 @@ impl<E: AsyncEngine> AsyncSession<E> {
     /// [`SubmitError`].
     pub fn release(&self, held: HoldReport) -> Result<Completion<()>, SubmitError<HoldReport>> {
         self.submit(Lane::Lookup, held, |session, held| session.release(held))
+    }
+
+    /// Counts layers for which an engine had to wait, in the metrics of the host.
+    ///
+    /// # Errors
+    /// [`SubmitError`]: they are not counted.
+    pub(crate) fn count_stream_waits(
+        &self,
+        waits: u64,
+        wait_us: u64,
+    ) -> Result<Completion<()>, SubmitError<()>> {
+        self.submit(Lane::Lookup, (), move |session, ()| session.count_stream_waits(waits, wait_us))
     }
 
     /// What releases blocks that this session holds, and does not keep the pool attached. For sibling
@@ -386,4 +420,30 @@ impl<E: AsyncEngine> AsyncSession<E> {
             work(&call.at(desk, &engine), given, &engine)
         })
     }
+}
+
+/// Hands `call` to the thread that waits for drives, with the hashes. A queue that does not take it
+/// gives the hashes back.
+fn hand_over<H: AsRef<[BlockHash]> + Send + 'static, T>(
+    queue: &Sender<NewWork>,
+    hashes: H,
+    call: impl FnOnce(&Session<'_>, &[BlockHash]) -> T + Send + 'static,
+    work: impl FnOnce(Box<dyn FnOnce(&Session<'_>) -> T + Send>) -> NewWork,
+) -> Result<(), SubmitError<H>> {
+    // What is sent and refused comes back as work, and the hashes are not in it then.
+    let given = Arc::new(Mutex::new(Some(hashes)));
+    let take =
+        |given: &Mutex<Option<H>>| given.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let of_thread = Arc::clone(&given);
+    let begin = Box::new(move |session: &Session<'_>| {
+        let hashes = take(&of_thread).expect("the thread takes them once");
+        call(session, hashes.as_ref())
+    });
+    queue.try_send(work(begin)).map_err(|refused| {
+        let kind = match refused {
+            TrySendError::Full(_) => SubmitErrorKind::Busy,
+            TrySendError::Disconnected(_) => SubmitErrorKind::Closed,
+        };
+        kind.with(take(&given).expect("what was not sent was not taken"))
+    })
 }

@@ -47,7 +47,8 @@ impl Bench {
 
     fn run(&self, piece: Piece) {
         let (dma, clock) = (self.pool.dma(), self.pool.clock());
-        desk::Desk { cache: &self.pool.cache(), dma, clock }.work_on(piece);
+        let prefetches = self.pool.prefetches();
+        desk::Desk { cache: &self.pool.cache(), dma, clock, prefetches }.work_on(piece);
     }
 }
 

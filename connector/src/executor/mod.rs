@@ -190,7 +190,16 @@ impl Executor {
     /// [`ExecutorError::NoIteration`].
     pub fn end(&mut self) -> Result<IterationFigures, ExecutorError> {
         let iteration = self.iteration.take().ok_or(ExecutorError::NoIteration)?;
-        Ok(iteration.figures())
+        let figures = iteration.figures();
+        self.count_waits(&figures);
+        Ok(figures)
+    }
+
+    /// For the metrics of the host. A closed pool has none.
+    fn count_waits(&self, figures: &IterationFigures) {
+        if figures.stalls > 0 {
+            drop(self.session.count_stream_waits(figures.stalls, figures.stall_ns / 1000));
+        }
     }
 
     /// Bytes of all buffers: two layers of each request that offloads some, at most.
@@ -246,7 +255,9 @@ impl Executor {
 
     /// Ends an iteration that was not ended. Its buffers are dropped when the thread is done with them.
     fn give_up_iteration(&mut self) {
-        self.iteration = None;
+        if let Some(iteration) = self.iteration.take() {
+            self.count_waits(&iteration.figures());
+        }
         // A thread that is gone has none.
         while self.stream.is_busy() && self.stream.next().is_ok() {}
     }

@@ -139,6 +139,82 @@ fn offloaded_layers_are_there_when_they_execute_and_come_back_to_stay() {
 }
 
 #[test]
+fn a_plan_that_changes_in_the_middle_of_an_iteration_streams_the_new_one() {
+    let bed = Bed::new(Duration::from_secs(30));
+    let mut executor = bed.executor();
+    for executed in 0..=LAYERS {
+        executor.begin(&offload(&[1, 2, 4, 6])).unwrap();
+        for layer in 1..=executed {
+            executor.before(layer).unwrap();
+            executor.after(layer).unwrap();
+        }
+        // Fetches of the plan before are under way: none of their layers is taken for one of these.
+        iterate(&mut executor, &offload(&[2, 3, 5])).unwrap();
+        assert_eq!(executor.end().unwrap().blocks, 3 * u64::from(BLOCKS));
+        let most = 2 * usize::from(BLOCKS) * LAYER_BYTES;
+        assert!(executor.buffer_bytes() <= most, "{} bytes", executor.buffer_bytes());
+    }
+}
+
+#[test]
+fn requests_of_one_prefix_stream_their_layers_each() {
+    let bed = Bed::new(Duration::from_secs(30));
+    let mut executor = bed.executor();
+    executor.admit(8, bed.held(), &mut |_, _| ()).unwrap();
+    let placement = |layers: &[u64]| Placement::new(layers, LAYERS).unwrap();
+    let batch = [(7, placement(&[2, 4])), (8, placement(&[4, 5]))];
+    executor.begin(&batch).unwrap();
+    for layer in 1..=LAYERS {
+        let right: Vec<_> =
+            (0..BLOCKS).map(|number| vec![content(number, layer); LAYER_BYTES]).collect();
+        let there = executor.before(layer).unwrap();
+        assert!(there.iter().all(|streamed| *streamed.blocks == right), "layer {layer}");
+        let requests: Vec<_> = there.iter().map(|streamed| streamed.request).collect();
+        let expected: &[u64] = match layer {
+            2 => &[7],
+            4 => &[7, 8],
+            5 => &[8],
+            _ => &[],
+        };
+        assert_eq!(requests, expected, "layer {layer}");
+        executor.after(layer).unwrap();
+    }
+    assert_eq!(executor.end().unwrap().blocks, 4 * u64::from(BLOCKS));
+    // One is finished while an iteration of both is under way: it is over for the other, too.
+    executor.begin(&batch).unwrap();
+    executor.forget(7);
+    assert!(matches!(executor.before(4), Err(ExecutorError::NoIteration)));
+    executor.begin(&batch[1..]).unwrap();
+    assert_eq!(executor.before(5).unwrap().len(), 1, "the blocks are held for the other still");
+}
+
+#[test]
+fn what_was_streamed_waited_for_and_lost_is_counted() {
+    let bed = Bed::new(Duration::from_secs(30));
+    let mut executor = bed.executor();
+    let mut waits = 0;
+    for _ in 0..20 {
+        iterate(&mut executor, &offload(&[1, 2, 3])).unwrap();
+        waits += executor.end().unwrap().stalls;
+    }
+    bed.damage(2, 1);
+    executor.begin(&offload(&[1])).unwrap();
+    assert!(executor.before(1).is_err());
+    executor.begin(&[]).unwrap();
+    let clock = SystemClock::start();
+    // Told by a thread of the pool.
+    while bed.pool.metrics().stream_waits < waits {
+        assert!(clock.now_ms() < 60_000, "{waits} waits are not told: {:?}", bed.pool.metrics());
+        clock.sleep_ms(1);
+    }
+    let metrics = bed.pool.metrics();
+    let right = 20 * 3 * u64::from(BLOCKS);
+    assert!((right..=right + u64::from(BLOCKS)).contains(&metrics.streamed_blocks), "{metrics:?}");
+    assert_eq!(metrics.streamed_bytes, metrics.streamed_blocks * LAYER_BYTES as u64);
+    assert_eq!(metrics.stream_lost_blocks, 1);
+}
+
+#[test]
 fn a_damaged_block_is_an_error_before_its_layer_executes() {
     let bed = Bed::new(Duration::from_secs(30));
     let mut executor = bed.executor();

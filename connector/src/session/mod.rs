@@ -16,9 +16,14 @@ mod fetch;
 mod forwards;
 mod hold;
 mod one_layer;
+mod prefetch;
 mod publish;
 mod restore;
 
+#[cfg(test)]
+mod one_layer_tests;
+#[cfg(test)]
+mod prefetch_tests;
 #[cfg(test)]
 mod restore_tests;
 #[cfg(test)]
@@ -37,6 +42,8 @@ pub use error::{OpenError, SessionError};
 pub use fetch::{FetchReport, FetchStop};
 pub use forwards::Forwards;
 pub use hold::HoldReport;
+pub(crate) use prefetch::Prefetches;
+pub use prefetch::{Prefetch, PrefetchStop};
 pub use publish::{LayeredBlocks, PublishOutcome, PublishReport};
 pub(crate) use restore::Restoring;
 pub use restore::{RestoreReport, RestoreStop};
@@ -137,6 +144,7 @@ pub struct SessionCore<'a, B: Backend, D, C> {
     keys: KeySpace,
     /// Whose blocks take turns with its own in a transfer: those of the same blocks of an engine.
     others: Arc<[KeySpace]>,
+    prefetches: Arc<Prefetches>,
     options: SessionOptions,
 }
 
@@ -150,7 +158,13 @@ where
     #[must_use]
     pub fn new(cache: &Cache<'a, B>, dma: &'a D, clock: &'a C, options: SessionOptions) -> Self {
         let keys = options.key_space();
-        Self { cache: cache.clone(), dma, clock, keys, others: Arc::default(), options }
+        let (others, prefetches) = (Arc::default(), Arc::default());
+        Self { cache: cache.clone(), dma, clock, keys, others, prefetches, options }
+    }
+
+    /// The same, which shares its prefetches with the sessions of its process.
+    pub(crate) fn sharing(self, prefetches: &Arc<Prefetches>) -> Self {
+        Self { prefetches: Arc::clone(prefetches), ..self }
     }
 
     /// The same, whose transfers have a block of each of `others` behind each of its own.
@@ -179,6 +193,7 @@ where
         self.cache.check_member()?;
         let began_us = self.clock.now_us();
         let found = self.cache.lookup(&self.keys_of(hashes));
+        self.found_prefetched(found.blocks().iter().map(|block| block.key));
         self.cache.took(Latency::Lookup, began_us, self.clock);
         Ok(found)
     }
@@ -213,6 +228,7 @@ where
         let began_us = self.clock.now_us();
         let found = self.cache.find(&self.keys_of(hashes));
         let held = self.hold(found.blocks())?;
+        self.found_prefetched(held.blocks().iter().map(|block| block.key));
         self.cache.count_lookup(hashes.len(), held.len());
         self.cache.took(Latency::Lookup, began_us, self.clock);
         Ok(held)

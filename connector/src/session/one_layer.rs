@@ -13,6 +13,11 @@ where
     D: DmaEngine,
     C: Clock,
 {
+    /// Counts layers for which an engine had to wait.
+    pub(crate) fn count_stream_waits(&self, waits: u64, wait_us: u64) {
+        self.cache.count_stream_waits(waits, wait_us);
+    }
+
     /// Fetches one layer, counted from 0, of `blocks`, and reads nothing else of them: into parts
     /// that are together as long as the layer.
     ///
@@ -21,7 +26,7 @@ where
     /// [`fetch`](Self::fetch) found valid. A layer with another checksum is a miss, and its block
     /// is treated as a damaged one. So what is valid here is right before it is used.
     ///
-    /// The transfer is none of a block in the metrics.
+    /// The transfer counts as `streamed_blocks` in the metrics, and is no fetch of a block.
     ///
     /// # Errors
     /// [`SessionError`]; nothing is changed then.
@@ -74,6 +79,10 @@ where
                 self.retire_damaged(ticket.handle(), *miss);
             }
         }
+        let right = closed.iter().filter(|outcome| outcome.is_ok()).count();
+        // The one before which the run ended, and those that were copied in vain.
+        let lost = usize::from(stop.is_some()) + closed.len() - right;
+        self.cache.count_streamed(right, right as u64 * layer_bytes, lost);
         if let Some(Err(miss)) = closed.get(valid_blocks) {
             stop = Some(FetchStop::Miss(*miss));
         }

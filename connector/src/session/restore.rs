@@ -3,7 +3,7 @@
 //! Behind the end of the pool's prefix, blocks may be on the drives of hosts. Their agents are asked to
 //! restore them, and each block is held as soon as it is in the pool.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 
 use cxl_shm::clock::Clock;
@@ -171,6 +171,8 @@ pub(crate) struct Restoring {
     drives: Vec<Place>,
     to_ask: VecDeque<usize>,
     asked: Vec<(usize, RestoreTicket)>,
+    /// Blocks whose request is that of a prefetch, by index.
+    joined: BTreeSet<usize>,
     /// Requests whose answers nobody needs any more.
     unwanted: Vec<RestoreTicket>,
     on_drives: usize,
@@ -232,6 +234,7 @@ where
             if let Some(report) = self.poll_restore(&mut restoring)? {
                 return Ok(report);
             }
+            self.poll_prefetches()?;
             self.clock.pause(tries);
             tries += 1;
         }
@@ -260,6 +263,7 @@ where
             held: held.into_iter().map(Some).collect(),
             to_ask: VecDeque::new(),
             asked: Vec::new(),
+            joined: BTreeSet::new(),
             unwanted: Vec::new(),
             on_drives: 0,
             hold_stop,
@@ -269,10 +273,16 @@ where
         for (index, found) in (first..).zip(behind) {
             restoring.held.push(None);
             match found {
-                Found::OnDrive { node, .. } => {
+                Found::OnDrive { key, node } => {
                     restoring.drives.push(Place::Drive(node));
-                    restoring.to_ask.push_back(index);
                     restoring.on_drives += 1;
+                    match self.prefetches.join(&key, restoring.until_ms) {
+                        Some(ticket) => {
+                            restoring.asked.push((index, ticket));
+                            restoring.joined.insert(index);
+                        }
+                        None => restoring.to_ask.push_back(index),
+                    }
                 }
                 Found::InPool(block) => {
                     restoring.drives.push(Place::Held);
@@ -311,11 +321,13 @@ where
     }
 
     fn end_restore(&self, restoring: &mut Restoring) -> Result<RestoreReport, SessionError> {
-        let unwanted = std::mem::take(&mut restoring.unwanted);
+        let mut unwanted = std::mem::take(&mut restoring.unwanted);
+        self.prefetches.keep_unwanted(&mut unwanted);
         if !unwanted.is_empty() {
             no_room_is_none(self.cache.cancel_restores(self.clock, &unwanted))?;
         }
         let held: Vec<_> = std::mem::take(&mut restoring.held).into_iter().flatten().collect();
+        self.found_prefetched(held.iter().map(|held| held.block().key));
         let is_of_drive = |place: &&Place| matches!(place, Place::Drive(_));
         let restored = restoring.drives.iter().take(held.len()).filter(is_of_drive).count();
         let (on_drives, stop) = (restoring.on_drives, restoring.stop);
@@ -345,6 +357,11 @@ where
                 }
                 // The answer was read too late: the block is there or not.
                 RestoreState::Overtaken => came.push((index, RestoreStop::Late)),
+                // The prefetch had less time, or is not wanted any more: the lookup asks itself.
+                RestoreState::Answered(_) if restoring.joined.remove(&index) => {
+                    let at = restoring.to_ask.partition_point(|other| *other < index);
+                    restoring.to_ask.insert(at, index);
+                }
                 RestoreState::Answered(outcome) => {
                     // They were asked for in order.
                     refused.get_or_insert((index, RestoreStop::Refused(outcome)));
@@ -421,6 +438,7 @@ where
                 key: restoring.keys[*index],
                 wait_ms,
                 recompute_ms: restoring.recompute_ms,
+                ahead: false,
             };
             let requests: Vec<_> = run.iter().map(request).collect();
             let asked = self.cache.ask_restore(self.clock, node, &requests);
@@ -441,7 +459,9 @@ where
 }
 
 /// A region without room for drives has none to ask.
-fn no_room_is_none<T>(outcome: Result<T, DriveError>) -> Result<Option<T>, SessionError> {
+pub(super) fn no_room_is_none<T>(
+    outcome: Result<T, DriveError>,
+) -> Result<Option<T>, SessionError> {
     match outcome {
         Ok(value) => Ok(Some(value)),
         Err(DriveError::MembershipLost(lost)) => Err(lost.into()),

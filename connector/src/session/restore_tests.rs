@@ -12,7 +12,7 @@ use crate::options::RestoreOptions;
 const WAIT: RestoreOptions = RestoreOptions::new(std::time::Duration::from_secs(60));
 
 /// The agent of a host.
-struct Agent<'a> {
+pub(super) struct Agent<'a> {
     cache: &'a Cache<'a, cxl_shm::verify::SimulatedBackend>,
     _claim: DriveClaim<'a, cxl_shm::verify::SimulatedBackend>,
     announcer: DriveAnnouncer,
@@ -25,7 +25,7 @@ fn key(number: u8) -> BlockKey {
 }
 
 impl<'a> Agent<'a> {
-    fn begin(pair: &Pair<'a, '_>, host: usize) -> Self {
+    pub(super) fn begin(pair: &Pair<'a, '_>, host: usize) -> Self {
         let cache = pair.caches[host];
         let claim = cache.claim_drives().unwrap();
         let announcer = DriveAnnouncer::begin(&claim, cache).unwrap();
@@ -34,7 +34,7 @@ impl<'a> Agent<'a> {
         Self { cache, _claim: claim, announcer, replica, desk }
     }
 
-    fn announce(&mut self, numbers: impl IntoIterator<Item = u8>) {
+    pub(super) fn announce(&mut self, numbers: impl IntoIterator<Item = u8>) {
         let namespace = options().namespace().tag();
         let block = |number: u8| Announced { key: key(number), bytes: 1, depth: 0, namespace };
         let blocks: Vec<_> = numbers.into_iter().map(block).collect();
@@ -42,7 +42,7 @@ impl<'a> Agent<'a> {
         assert_eq!(count, blocks.len());
     }
 
-    fn asked(&mut self) -> Vec<(u8, AskedRestore)> {
+    pub(super) fn asked(&mut self) -> Vec<(u8, AskedRestore)> {
         let asked = self.desk.next(self.cache).unwrap();
         let number = |it: &AskedRestore| {
             let wanted = it.request.unwrap().key;
@@ -51,12 +51,26 @@ impl<'a> Agent<'a> {
         asked.into_iter().map(|it| (number(&it), it)).collect()
     }
 
-    fn answer(&self, asked: AskedRestore, outcome: RestoreOutcome) {
+    /// Which of the requests were taken back.
+    pub(super) fn cancelled(&self, asked: &[AskedRestore]) -> Vec<bool> {
+        self.desk.cancelled(self.cache, asked).unwrap()
+    }
+
+    /// Ends, as another host sees it.
+    pub(super) fn stop(self) {
+        self.replica.stop(self.cache);
+    }
+
+    pub(super) fn sync(&mut self, pair: &Pair<'a, '_>) {
+        self.replica.sync(self.cache, pair.clock).unwrap();
+    }
+
+    pub(super) fn answer(&self, asked: AskedRestore, outcome: RestoreOutcome) {
         self.desk.answer(self.cache, &[(asked, outcome)]).unwrap();
     }
 }
 
-fn sleep(pair: &Pair<'_, '_>, ms: u64) {
+pub(super) fn sleep(pair: &Pair<'_, '_>, ms: u64) {
     let until_ms = pair.clock.now_ms() + ms;
     while pair.clock.now_ms() < until_ms {
         pair.clock.pause(2000);
@@ -64,7 +78,7 @@ fn sleep(pair: &Pair<'_, '_>, ms: u64) {
 }
 
 /// The agents see each other live.
-fn follow(pair: &Pair<'_, '_>, agents: &mut [Agent<'_>; 2]) {
+pub(super) fn follow(pair: &Pair<'_, '_>, agents: &mut [Agent<'_>; 2]) {
     for _ in 0..3 {
         agents.iter_mut().for_each(|it| _ = it.replica.sync(it.cache, pair.clock).unwrap());
         sleep(pair, 260);
@@ -72,7 +86,9 @@ fn follow(pair: &Pair<'_, '_>, agents: &mut [Agent<'_>; 2]) {
 }
 
 /// The first host has blocks 3 to 6 on its drive, and 1, 2 and 5 in the pool.
-fn with_drives(test: impl Fn(&Pair<'_, '_>, &TestSession<'_, '_>, &mut Agent<'_>, &mut Agent<'_>)) {
+pub(super) fn with_drives(
+    test: impl Fn(&Pair<'_, '_>, &TestSession<'_, '_>, &mut Agent<'_>, &mut Agent<'_>),
+) {
     on_two_hosts(|pair| {
         assert_eq!(publish(&pair.session(0, options()), [1, 2, 5]).published(), 3);
         let mut agents = [Agent::begin(pair, 0), Agent::begin(pair, 1)];

@@ -20,7 +20,7 @@ use crate::block::NewBlock;
 use crate::dma::{CopyLayer, DmaError, Layers, SimulatedDma};
 use crate::identities::{identity_hash, identity_in, identity_options};
 
-const BLOCK_BYTES: usize = 5000;
+pub(super) const BLOCK_BYTES: usize = 5000;
 const MODEL: Model<'_> = Model {
     name: "tiny",
     revision: "1",
@@ -64,9 +64,9 @@ impl Clock for Serving<'_> {
 
 /// What a test works with.
 pub(super) struct Pair<'a, 'm> {
-    rack: &'a SimulatedRack,
+    pub(super) rack: &'a SimulatedRack,
     pub(super) caches: [&'a Cache<'a, SimulatedBackend>; 2],
-    engines: [&'a SimulatedDma; 2],
+    pub(super) engines: [&'a SimulatedDma; 2],
     pub(super) clock: &'a Serving<'m>,
 }
 
@@ -75,7 +75,7 @@ impl<'a, 'm> Pair<'a, 'm> {
         SessionCore::new(self.caches[host], self.engines[host], self.clock, options)
     }
 
-    fn sessions(&self) -> [TestSession<'a, 'm>; 2] {
+    pub(super) fn sessions(&self) -> [TestSession<'a, 'm>; 2] {
         [0, 1].map(|host| self.session(host, options()))
     }
 }
@@ -129,7 +129,7 @@ pub(super) fn hashes(numbers: impl IntoIterator<Item = u8>) -> Vec<BlockHash> {
     numbers.into_iter().map(|number| BlockHash::new([number; 32])).collect()
 }
 
-fn content(number: u8) -> Vec<u8> {
+pub(super) fn content(number: u8) -> Vec<u8> {
     (0..BLOCK_BYTES).map(|at| number.wrapping_mul(31) ^ at.to_le_bytes()[0]).collect()
 }
 
@@ -162,12 +162,12 @@ pub(super) fn fetch(
     report
 }
 
-fn handle(session: &TestSession<'_, '_>, number: u8) -> Option<Handle> {
+pub(super) fn handle(session: &TestSession<'_, '_>, number: u8) -> Option<Handle> {
     session.lookup(&hashes([number])).unwrap().blocks().first().map(|block| block.handle)
 }
 
 /// Where a block lies.
-fn place(pair: &Pair<'_, '_>, number: u8) -> u64 {
+pub(super) fn place(pair: &Pair<'_, '_>, number: u8) -> u64 {
     let handle = handle(&pair.session(0, options()), number).unwrap();
     let keys = KeySpace::new(options().model(), *options().namespace(), options().block_bytes());
     let segment = pair.caches[0].segment(handle.owner()).unwrap();

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import tempfile
 
-from cases import FULL_BLOCKS, PROMPTS, TinyCase, tokens
+from cases import FULL_BLOCKS, PROMPTS, TinyCase, computed, tokens
 from drive_agent import DriveAgent
-from engine import engine
-from region import command
+from engine import BLOCK_TOKENS, Engine, engine, prompts
+from region import Region, command
+
+CONVERSATIONS, FIRST_TOKENS, ANSWER_TOKENS = 20, 200, 24
+FIRST_BLOCKS = FIRST_TOKENS // BLOCK_TOKENS
+# Of the tiny model in float32: 4 layers, K and V, 2 heads of 64 numbers.
+BLOCK_BYTES = 4 * 2 * 2 * 64 * 4 * BLOCK_TOKENS
 
 
 class FromDrives(TinyCase):
@@ -50,3 +56,56 @@ class FromDrives(TinyCase):
             with engine(self.model, self.settings()) as alone:
                 self.assertEqual(tokens(alone.answers(PROMPTS)), self.expected)
                 self.assertEqual(alone.counter("lookup_restored_blocks"), 0)
+
+    def test_second_turns_with_a_pool_of_a_tenth(self) -> None:
+        firsts = prompts(11, *[FIRST_TOKENS] * CONVERSATIONS)
+        self.renew_small_pool()
+        agent = self.start_agent()
+        agent.wait_until_announced(0)
+        with self.small_engine() as own:
+            answers = []
+            for number, first in enumerate(firsts, 1):
+                answers += own.answers([first], tokens=ANSWER_TOKENS)
+                own.drain()
+                # The pool has room for two first turns.
+                if number % 2 == 0:
+                    agent.wait_until_backed_up(number * FIRST_BLOCKS)
+        questions = prompts(12, *[30] * CONVERSATIONS)
+        turns = zip(firsts, tokens(answers), questions, strict=True)
+        seconds = [[*first, *answer, *question] for first, answer, question in turns]
+        expected, half = computed(seconds), CONVERSATIONS // 2
+        with self.small_engine() as own:
+            self.assert_from_drives(own, seconds[:half], expected[:half])
+        with self.subTest("the region is formatted anew in the middle"):
+            self.assertEqual(agent.stop(), 0)
+            self.renew_small_pool()
+            self.start_agent().wait_until_announced(CONVERSATIONS * FIRST_BLOCKS)
+            with self.small_engine() as new:
+                self.assert_from_drives(new, seconds[half:], expected[half:])
+
+    def renew_small_pool(self) -> None:
+        """Room for a tenth of the blocks of all first turns, and not for more."""
+        working_set = CONVERSATIONS * FIRST_BLOCKS * BLOCK_BYTES
+        size, block = f"{(working_set // 10) + (512 << 10)}B", f"{BLOCK_BYTES}B"
+        drives = f"{4 * working_set}B"
+        self.region = self.enterContext(
+            Region(size, block, nodes=1, chunk="512KiB", drive_bytes=drives)
+        )
+        pool = self.region.bytes - self.region.payload_offset
+        self.assertLessEqual(pool, working_set // 10)
+
+    def small_engine(self) -> contextlib.AbstractContextManager[Engine]:
+        """Without a prefix cache of its own: what is found comes from the pool or the drive."""
+        return engine(self.model, self.settings(), enable_prefix_caching=False)
+
+    def assert_from_drives(
+        self, own: Engine, asked: list[list[int]], expected: list[list[int]]
+    ) -> None:
+        """Nothing of the first turns is computed again, and next to all of it was on the drive."""
+        for prompt, answer in zip(asked, expected, strict=True):
+            self.assertEqual(tokens(own.answers([prompt])), [answer])
+            own.drain()
+        first_turns = len(asked) * FIRST_BLOCKS
+        self.assertGreaterEqual(own.counter("loaded_blocks"), first_turns)
+        # The last two first turns may be in the pool.
+        self.assertGreaterEqual(own.counter("lookup_restored_blocks"), first_turns - 2 * FIRST_BLOCKS)

@@ -116,6 +116,7 @@ class Session:
         self.late: set[bytes] = set()
         """Of those on drives the blocks that do not come in time."""
         self.prefixes: list[Prefix] = []
+        self.prefetched: list[list[bytes]] = []
 
     @staticmethod
     def _each(hashes: bytes) -> list[bytes]:
@@ -136,6 +137,11 @@ class Session:
         if late:
             self.prefixes[-1].reason = "restore_late"
         return Lookup(self.prefixes[-1])
+
+    def prefetch(self, hashes: bytes, wait_ms: int, recompute_us: int = 0) -> Any:
+        self.prefetched.append(self._each(hashes))
+        told = types.SimpleNamespace(asked=1, not_asked=0, reason=None, message=None)
+        return mock.Mock(**{"wait.return_value": told})
 
     def present(self, hashes: bytes, drives: bool = False) -> Lookup:
         there = self.blocks | self.on_drives if drives else self.blocks
@@ -387,6 +393,30 @@ class FromDrives(unittest.TestCase):
                         self.assertEqual(needed, session.blocks, "restored for nothing")
                 units = own.half.stats.data["lookup_restored_blocks"]
                 self.assertEqual(units, found // own.unit if kind != "window" else 3)
+
+    def test_what_a_waiting_request_needs_is_asked_for_ahead(self) -> None:
+        nobody = types.SimpleNamespace(preempted_req_ids=None, num_scheduled_tokens={})
+        for kind in KINDS:
+            with self.subTest(kind):
+                own = Engine(KINDS[kind], drives=True)
+                waits = own.request("waits", 101)
+                own.half.on_new_request(waits)
+                own.half.build_step(nobody)
+                own.half.build_step(nobody)
+                last = 100 // own.unit * own.unit
+                for place, session in own.sessions.items():
+                    group = own.groups.groups[place.group]
+                    needed = group.hashes(waits, group.needed(0, last))
+                    self.assertEqual(session.prefetched, [[bytes(each) for each in needed]])
+                self.assertEqual(own.half.stats.data, {"prefetched_blocks": len(own.places)})
+                self.assertEqual(len(own.half._prefetches), 1)
+                own.half.request_finished(waits)
+                self.assertEqual(len(own.half._prefetches), 0)
+                # Neither without a wait, nor for a request that loads nothing.
+                for settings in (dict(prefetch_wait_ms=0), dict(restore_wait_ms=0)):
+                    off = Engine(KINDS[kind], drives=True, **settings)
+                    off.half.on_new_request(off.request("waits", 101))
+                    self.assertEqual(len(off.half._prefetches), 0)
 
     def test_nothing_is_restored_where_drives_are_not_asked(self) -> None:
         for kind in KINDS:

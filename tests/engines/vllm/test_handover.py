@@ -51,6 +51,9 @@ class FullQueue:
             raise self._error
         return self._session.lookup(*arguments, **options)
 
+    def prefetch(self, *arguments: Any, **options: Any) -> Any:
+        return self._session.prefetch(*arguments, **options)
+
 
 class Words(unittest.TestCase):
     """What the keys of other connectors say to this one."""

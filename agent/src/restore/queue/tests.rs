@@ -10,7 +10,7 @@ const MIB_US: u64 = 976;
 const LATENCY_US: u64 = 1_000;
 
 fn restore(name: u32, deadline_us: u64) -> Queued<u32> {
-    Queued { restore: name, bytes: MIB, deadline_us, recompute_us: None }
+    Queued { restore: name, bytes: MIB, deadline_us, recompute_us: None, ahead: false }
 }
 
 #[test]
@@ -50,6 +50,27 @@ fn what_would_be_late_is_refused_before_it_waits() {
     assert!(queue.offer(0, restore(13, 3_000)).is_ok());
     let big = Queued { bytes: 12 * MIB, ..restore(14, 19_000) };
     assert!(queue.offer(0, big).is_err(), "it makes ten others late");
+}
+
+#[test]
+fn a_prefetch_keeps_no_other_restore_out() {
+    let prefetch = |name, deadline| Queued { ahead: true, ..restore(name, deadline) };
+    let mut queue = RestoreQueue::new(1, 10);
+    for name in 0..5 {
+        queue.offer(0, prefetch(name, 8_000)).unwrap();
+    }
+    let busy = queue.offer(0, prefetch(5, 90_000)).unwrap_err();
+    assert_eq!(busy, (5, NotQueued::Busy(5)), "prefetches have half of the queue");
+    // The last of the prefetches is late then, and this one is not.
+    queue.offer(0, Queued { bytes: 4 * MIB, ..restore(6, 7_000) }).unwrap();
+    assert!(matches!(queue.next(0), Some(Next::Begin(_, 6))));
+    let mut queue = RestoreQueue::new(1, 10);
+    queue.offer(0, restore(0, 8_000)).unwrap();
+    let big = Queued { bytes: 7 * MIB, ..prefetch(1, 7_900) };
+    assert!(queue.offer(0, big).is_err(), "it makes a restore late");
+    queue.offer(0, prefetch(2, 8_000)).unwrap();
+    let big = Queued { bytes: 6 * MIB, ..prefetch(3, 7_900) };
+    assert!(queue.offer(0, big).is_err(), "it makes a prefetch late");
 }
 
 impl RestoreQueue<u32> {
@@ -94,6 +115,38 @@ fn what_is_late_is_not_begun() {
     assert_eq!(queue.len(), (0, 1));
     assert_eq!(queue.began_before(1), [1]);
     assert_eq!(queue.began_before(0), [0; 0]);
+}
+
+/// AGENT-Q5: restores are refused while the device is believed to be slow, and not for ever.
+#[test]
+fn a_device_that_was_slow_is_tried_again() {
+    let mut queue = RestoreQueue::new(1, 100);
+    let mut now = 0;
+    for name in 0..30 {
+        let Ok(()) = queue.offer(now, restore(name, now + 20_000_000)) else { break };
+        let Some(Next::Begin(number, _)) = queue.next(now) else { panic!() };
+        now += 5_000_000;
+        queue.ended(now, number, true);
+    }
+    assert!(queue.offer(now, restore(100, now + 100_000)).is_err(), "it is slow");
+    let (mut begun, mut refused) = (0, 0);
+    for name in 200..4_200 {
+        now += 10_000;
+        if queue.offer(now, restore(name, now + 100_000)).is_err() {
+            refused += 1;
+            continue;
+        }
+        let Some(Next::Begin(number, _)) = queue.next(now) else { panic!() };
+        begun += 1;
+        now += 2_000;
+        queue.ended(now, number, true);
+    }
+    assert!(begun > 2_000 && refused > 100, "{begun} begun, {refused} refused");
+    // What no device can do is refused at any time.
+    now += 10_000_000;
+    assert!(queue.offer(now, restore(1, now + 1_000)).is_err());
+    let cheap = Queued { recompute_us: Some(500), ..restore(2, now + 1_000_000) };
+    assert!(queue.offer(now, cheap).is_err());
 }
 
 proptest! {

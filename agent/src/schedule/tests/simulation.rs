@@ -192,7 +192,13 @@ impl Host {
         let (request, at_us) = (self.requests, self.now_us);
         for _ in 0..self.chance.below(4) {
             let deadline_us = at_us + 10_000_000;
-            let read = Queued { restore: request, bytes: 1 << 16, deadline_us, recompute_us: None };
+            let read = Queued {
+                restore: request,
+                bytes: 1 << 16,
+                deadline_us,
+                recompute_us: None,
+                ahead: false,
+            };
             self.reads.offer(at_us, read).expect("the queue has room");
             self.read_count += 1;
             self.log.push(Log::ReadQueued { at_us, request });

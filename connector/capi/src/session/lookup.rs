@@ -41,15 +41,26 @@ pub struct RacklineLookupResult {
     pub restored: usize,
 }
 
-/// How long a lookup waits for blocks on drives.
+/// How long a lookup waits for blocks on drives, or how long a prefetch asks for them.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct RacklineRestoreOptions {
-    /// Milliseconds that the lookup waits for agents, in all. 0: drives are not asked.
+    /// Milliseconds that agents have, in all. 0: drives are not asked.
     pub wait_ms: u32,
     /// Microseconds that the engine takes to compute one block: what takes longer to restore is
     /// refused at once. 0: not known.
     pub recompute_us: u32,
+}
+
+impl RacklineRestoreOptions {
+    /// The same for the library.
+    pub(super) fn options(&self) -> RestoreOptions {
+        let options = RestoreOptions::new(Duration::from_millis(self.wait_ms.into()));
+        if self.recompute_us == 0 {
+            return options;
+        }
+        options.with_recompute(Duration::from_micros(self.recompute_us.into()))
+    }
 }
 
 pub(super) enum Lookup {
@@ -214,11 +225,7 @@ pub unsafe extern "C" fn rackline_lookup_and_restore(
         let hashes = unsafe { hashes_at(hashes, count) }?;
         // SAFETY: by the caller's promise.
         let restore = unsafe { value(restore, "the options of the restore") }?;
-        let mut options = RestoreOptions::new(Duration::from_millis(restore.wait_ms.into()));
-        if restore.recompute_us != 0 {
-            options = options.with_recompute(Duration::from_micros(restore.recompute_us.into()));
-        }
-        Ok(session.lookup_and_restore(hashes, options)?.into())
+        Ok(session.lookup_and_restore(hashes, restore.options())?.into())
     };
     // SAFETY: by the caller's promise.
     unsafe { start(session, lookup, submit) }

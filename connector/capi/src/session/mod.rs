@@ -30,6 +30,7 @@ mod opening;
 mod options;
 mod pending;
 mod pool;
+mod prefetch;
 mod prefix;
 mod publish;
 mod reason;
@@ -63,6 +64,10 @@ pub use pending::RACKLINE_FOREVER_MS;
 pub use pool::{
     RacklinePool, rackline_pool_attach, rackline_pool_close, rackline_pool_metric,
     rackline_pool_metrics, rackline_pool_node,
+};
+pub use prefetch::{
+    RacklinePrefetch, RacklinePrefetchResult, rackline_prefetch, rackline_prefetch_cancel,
+    rackline_prefetch_free, rackline_prefetch_wait,
 };
 pub use prefix::{
     RacklineBlockHandle, RacklinePrefix, rackline_prefix_blocks, rackline_prefix_free,

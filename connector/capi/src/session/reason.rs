@@ -3,9 +3,9 @@
 
 use std::ffi::{CStr, c_char};
 
-use rackline::{FetchStop, HoldError, PublishOutcome, RestoreStop};
+use rackline::{FetchStop, HoldError, PrefetchStop, PublishOutcome, RestoreStop};
 
-/// Why a prefix was not fetched, held, or restored from drives, to its end. Always harmless: the engine computes the rest
+/// Why a prefix was not fetched, held, restored from drives, or prefetched, to its end. Always harmless: the engine computes the rest
 /// itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
@@ -70,10 +70,18 @@ pub enum RacklineReason {
     RestoreClosed = 28,
     /// The memory of the payload failed: the device reported an error that it cannot correct.
     MemoryFailed = 29,
+    /// The block is neither in the pool nor on a drive.
+    PrefetchAbsent = 30,
+    /// No agent of this host lives, so nothing is known of drives.
+    PrefetchNoAgent = 31,
+    /// The options say that drives are not asked.
+    PrefetchNoWait = 32,
+    /// The prefetches of this process have as much under way as they may.
+    PrefetchFull = 33,
 }
 
 impl RacklineReason {
-    const ALL: [Self; 30] = [
+    const ALL: [Self; 34] = [
         Self::None,
         Self::Absent,
         Self::Evicted,
@@ -104,6 +112,10 @@ impl RacklineReason {
         Self::RestoreEvictedAgain,
         Self::RestoreClosed,
         Self::MemoryFailed,
+        Self::PrefetchAbsent,
+        Self::PrefetchNoAgent,
+        Self::PrefetchNoWait,
+        Self::PrefetchFull,
     ];
 
     fn label(self) -> &'static CStr {
@@ -138,6 +150,10 @@ impl RacklineReason {
             Self::RestoreRequestsFull => c"restore_requests_full",
             Self::RestoreEvictedAgain => c"restore_evicted_again",
             Self::RestoreClosed => c"restore_closed",
+            Self::PrefetchAbsent => c"prefetch_absent",
+            Self::PrefetchNoAgent => c"prefetch_no_agent",
+            Self::PrefetchNoWait => c"prefetch_no_wait",
+            Self::PrefetchFull => c"prefetch_full",
         }
     }
 }
@@ -170,6 +186,12 @@ impl From<&RestoreStop> for RacklineReason {
     }
 }
 
+impl From<PrefetchStop> for RacklineReason {
+    fn from(stop: PrefetchStop) -> Self {
+        Self::labelled(stop.label())
+    }
+}
+
 /// What became of a block that was published.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
@@ -197,10 +219,12 @@ pub enum RacklineOutcome {
     ChunkLock = 9,
     /// The memory for its bytes failed: the device reported an error that it cannot correct.
     MemoryFailed = 10,
+    /// This node is drained: it publishes no new blocks (`rackline drain`).
+    Drained = 11,
 }
 
 impl RacklineOutcome {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::Published,
         Self::AlreadyThere,
         Self::LongerThanChunk,
@@ -212,6 +236,7 @@ impl RacklineOutcome {
         Self::TakenAway,
         Self::ChunkLock,
         Self::MemoryFailed,
+        Self::Drained,
     ];
 
     fn label(self) -> &'static CStr {
@@ -227,6 +252,7 @@ impl RacklineOutcome {
             Self::TakenAway => c"taken_away",
             Self::ChunkLock => c"chunk_lock",
             Self::MemoryFailed => c"memory_failed",
+            Self::Drained => c"drained",
         }
     }
 }
@@ -313,6 +339,7 @@ mod tests {
             (refused(Refusal::NoChunk(locked)), RacklineOutcome::ChunkLock),
             (refused(Refusal::MembershipLost(lost)), RacklineOutcome::DeclaredDead),
             (refused(Refusal::Outrun), RacklineOutcome::Outrun),
+            (refused(Refusal::Drained), RacklineOutcome::Drained),
             (PublishOutcome::Failed(failed), RacklineOutcome::Copy),
             (PublishOutcome::TakenAway, RacklineOutcome::TakenAway),
             (PublishOutcome::MemoryFailed, RacklineOutcome::MemoryFailed),

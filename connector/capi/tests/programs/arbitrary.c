@@ -151,6 +151,20 @@ static void start_lookup(void) {
     keep(lookup.handle);
 }
 
+static void start_prefetch(void) {
+    RacklineBlockHash hashes[4];
+    for (uint32_t i = 0; i < 4; i++) {
+        hashes[i] = block_hash((uint32_t)roll(8));
+    }
+    RacklinePrefetch prefetch = {0};
+    RacklinePrefetchResult taken;
+    RacklineRestoreOptions restore = {(uint32_t)roll(20), (uint32_t)roll(2)};
+    note(rackline_prefetch(a_session(), MAYBE(hashes), length(4), MAYBE(&restore), MAYBE(&prefetch)));
+    keep(prefetch.handle);
+    note(rackline_prefetch_wait((RacklinePrefetch){handle()}, roll(3), MAYBE(&taken)));
+    note(rackline_prefetch_cancel((RacklinePrefetch){handle()}));
+}
+
 static void start_publish(void) {
     RacklineBlockHash hashes[4];
     RacklineSource parts[4 * PARTS] = {0};
@@ -294,7 +308,7 @@ static void ask(void) {
 }
 
 static void free_one(uint64_t handle) {
-    switch (roll(8)) {
+    switch (roll(9)) {
     case 0:
         /* Not often: without a pool there is not much to call. */
         note(roll(8) == 0 ? rackline_pool_close((RacklinePool){handle}) : RACKLINE_ERROR_OK);
@@ -311,6 +325,9 @@ static void free_one(uint64_t handle) {
     case 4:
         note(rackline_fetch_free((RacklineFetch){handle}));
         break;
+    case 6:
+        note(rackline_prefetch_free((RacklinePrefetch){handle}));
+        break;
     case 5:
         note(rackline_gpu_free((RacklineGpu){handle}));
         break;
@@ -324,6 +341,7 @@ static void free_all(uint64_t first, uint64_t last) {
     for (uint64_t handle = first; handle <= last; handle++) {
         (void)rackline_session_free((RacklineSession){handle});
         (void)rackline_lookup_free((RacklineLookup){handle});
+        (void)rackline_prefetch_free((RacklinePrefetch){handle});
         (void)rackline_publish_free((RacklinePublish){handle});
         (void)rackline_fetch_free((RacklineFetch){handle});
         (void)rackline_prefix_free((RacklinePrefix){handle});
@@ -392,7 +410,7 @@ int main(int argc, char **argv) {
     MUST(rackline_pool_attach(region, 0, NULL, &pool));
     uint64_t first = pool.handle;
     keep(first);
-    static void (*const any[])(void) = {open_session, start_lookup, start_publish, start_fetch, ask,
+    static void (*const any[])(void) = {open_session, start_lookup, start_prefetch, start_publish, start_fetch, ask,
                                         wait_or_poll, wait_or_poll, wait_or_poll,  open_gpu};
     for (size_t call = 0; call < calls; call++) {
         if (roll(200) == 0) {

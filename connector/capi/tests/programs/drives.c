@@ -29,10 +29,36 @@ int main(int argc, char **argv) {
     MUST(rackline_lookup_free(lookup));
     MUST(rackline_prefix_free(found.prefix));
 
+    RacklinePrefetch prefetch;
+    RacklinePrefetchResult taken;
+    EXPECT(BAD_ARGUMENT, rackline_prefetch(session, hashes, BLOCKS, NULL, &prefetch));
+    MUST(rackline_prefetch(session, hashes, BLOCKS, &restore, &prefetch));
+    MUST(rackline_prefetch_wait(prefetch, RACKLINE_FOREVER_MS, &taken));
+    CHECK(taken.asked == 0 && taken.not_asked == BLOCKS);
+    CHECK(taken.reason == RACKLINE_REASON_PREFETCH_NO_WAIT);
+    MUST(rackline_prefetch_free(prefetch));
+    EXPECT(BAD_HANDLE, rackline_prefetch_wait(prefetch, 0, &taken));
+
     restore.wait_ms = 600000;
+    MUST(rackline_prefetch(session, hashes, 1, &restore, &prefetch));
+    for (int again = 0; again < 2; again++) {
+        MUST(rackline_prefetch_wait(prefetch, RACKLINE_FOREVER_MS, &taken));
+        CHECK(taken.asked == 1 && taken.under_way == 0 && taken.in_pool == 0 && taken.not_asked == 0);
+        CHECK(taken.reason == RACKLINE_REASON_NONE);
+    }
+    do {
+        MUST(rackline_lookup(session, hashes, 1, &lookup));
+        MUST(rackline_lookup_wait(lookup, RACKLINE_FOREVER_MS, &found));
+        MUST(rackline_lookup_free(lookup));
+        MUST(rackline_prefix_free(found.prefix));
+    } while (found.blocks == 0);
+    MUST(rackline_prefetch_cancel(prefetch));
+    MUST(rackline_prefetch_cancel(prefetch));
+    MUST(rackline_prefetch_free(prefetch));
+
     MUST(rackline_lookup_and_restore(session, hashes, BLOCKS, &restore, &lookup));
     MUST(rackline_lookup_wait(lookup, RACKLINE_FOREVER_MS, &found));
-    CHECK(found.blocks == 3 && found.restored == 3 && found.on_drives == BLOCKS);
+    CHECK(found.blocks == 3 && found.restored == 2 && found.on_drives == BLOCKS - 1);
     CHECK(found.reason == RACKLINE_REASON_RESTORE_TOO_LATE);
     CHECK(strcmp(rackline_reason_label(found.reason), "restore_too_late") == 0);
     MUST(rackline_lookup_free(lookup));

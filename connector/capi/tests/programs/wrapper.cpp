@@ -55,6 +55,13 @@ int main(int argc, char **argv) {
     rackline::Prefix waited = session.lookup(hashes, RacklineRestoreOptions{1000, 0}).wait();
     CHECK(waited.blocks == BLOCKS && waited.restored == 0);
     waited.release();
+    RacklineRestoreOptions restore{1000, 0};
+    RacklinePrefetch prefetch{};
+    RacklinePrefetchResult taken{};
+    rackline::check(rackline_prefetch(session.get(), hashes.data(), BLOCKS, &restore, &prefetch));
+    rackline::check(rackline_prefetch_wait(prefetch, RACKLINE_FOREVER_MS, &taken));
+    CHECK(taken.in_pool == BLOCKS && taken.not_asked == 0 && taken.reason == RACKLINE_REASON_NONE);
+    rackline::check(rackline_prefetch_free(prefetch));
     std::vector<RacklineBlockHandle> handles = prefix.handles();
 
     // One that is moved from owns nothing; one that is moved into lets go of what it had.

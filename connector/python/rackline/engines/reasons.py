@@ -21,7 +21,7 @@ TELL_EVERY_S = 60.0
 
 # A prompt that nobody computed before is no fault, nor is what a client asks for, and the library itself has
 # said once why a process is not attached.
-QUIET = ("absent", "window_absent", "not_attached", "hint")
+QUIET = ("absent", "window_absent", "not_attached", "hint", "prefetch_no_agent")
 
 # Where the library gives no sentence.
 NOT_FOUND = {
@@ -68,6 +68,10 @@ UNHELD = {
     "hint_share": "hints hold all that they may: raise hint_hold_percent, or send fewer and shorter holds",
     "too_many_hints": "too many requests have a hint to hold: send fewer and shorter holds",
 }
+NOT_PREFETCHED = {
+    "queue_full": "too many lookups wait: raise queue_depth",
+    "error": "the pool refused the prefetch",
+}
 # Of the library, which brings its own sentences: of a lookup that holds and of a fetch, and of a publish.
 OF_HOLDS = (
     "evicted", "not_ready", "owner_dead", "spilled", "quarantined", "stale_generation", "wrong_key",
@@ -78,7 +82,7 @@ OF_HOLDS = (
 )  # fmt: skip
 OF_PUBLISHES = (
     "longer_than_chunk", "segment_full", "no_chunk", "chunk_lock", "declared_dead", "outrun", "copy",
-    "taken_away", "memory_failed",
+    "taken_away", "memory_failed", "drained",
 )  # fmt: skip
 
 
@@ -92,7 +96,7 @@ class Reasons:
 
     def __init__(self, logger: logging.Logger, count: Callable[[str, int], None]) -> None:
         """``count`` is called with the name of a counter, ``not_found_``, ``not_loaded_``, ``unsaved_``,
-        ``unheld_`` or ``ignored_hints_`` and the reason, and with what to add."""
+        ``unheld_``, ``not_prefetched_`` or ``ignored_hints_`` and the reason, and with what to add."""
         self._logger, self._count = logger, count
         self._changed = threading.Lock()
         self._told_s: dict[str, float] = {}
@@ -125,6 +129,13 @@ class Reasons:
         text = "%d blocks are not held for hints (%s): %s"
         level = logging.DEBUG if reason in QUIET else logging.WARNING
         self._add("unheld", reason, blocks, level, text, said)
+
+    def not_prefetched(self, reason: str, blocks: int, message: str | None = None) -> None:
+        """Blocks of a request that waits are not asked for ahead."""
+        said = NOT_PREFETCHED.get(reason) or message or reason
+        text = "%d blocks are not prefetched (%s): %s"
+        level = logging.DEBUG if reason in QUIET else logging.WARNING
+        self._add("not_prefetched", reason, blocks, level, text, said)
 
     def ignored_hint(self, reason: str, message: str) -> None:
         """An action of a hint is not followed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import socket
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import rackline
@@ -37,7 +38,8 @@ class PoolSettings:
     region: str = ""
     """The pool's memory, for example ``/dev/dax0.0``. Default: the environment's RACKLINE_REGION."""
     node: int = -1
-    """This host's number in the pool. Default: the environment's RACKLINE_NODE."""
+    """This host's number in the pool, or the numbers of all hosts by their names: then the name of this
+    host decides, or RACKLINE_HOST. Default: the environment's RACKLINE_NODE."""
     tenant: str = ""
     """Engines share blocks with those of the same tenant only."""
     model_id: str = ""
@@ -102,6 +104,8 @@ class PoolSettings:
                 raise SettingsError(
                     "RACKLINE_NODE is not a number: set it to this host's node number"
                 ) from None
+        if isinstance(found.get("node"), dict):
+            found["node"] = _number_of_host(found["node"], cls.PLACE)
         for name, value in found.items():
             field = fields[name]
             made = field.default_factory
@@ -130,3 +134,16 @@ class PoolSettings:
                 "stay until they are loaded"
             )
         return settings
+
+
+def _number_of_host(nodes: dict[str, Any], place: str) -> int:
+    """The number of this host, of those of all hosts by their names."""
+    host = os.environ.get("RACKLINE_HOST") or socket.gethostname()
+    if host not in nodes:
+        raise SettingsError(
+            f'{place}: "node" has no number for this host, {host}; add it, or set RACKLINE_HOST to the name '
+            "that it has there"
+        )
+    if len(set(map(str, nodes.values()))) < len(nodes):
+        raise SettingsError(f'{place}: "node" gives two hosts one number; number each host: {nodes}')
+    return nodes[host]

@@ -5,7 +5,7 @@ VLLM-V1, VLLM-V2 and VLLM-V6 are in `search`.
 - **VLLM-V4** Blocks of a request that ended stay with it until every rank has saved them.
 
 VLLM-V3, VLLM-V8 and VLLM-V14 are in `saves`, VLLM-V5 is in `sync_loads`, VLLM-V7 in `events`, VLLM-V9 in `groups`,
-VLLM-V10 in `other_loads`, VLLM-V11 in `new_weights`, VLLM-V12 and VLLM-V13 in `hint_holds`, VLLM-H3 in `tails`.
+VLLM-V10 in `other_loads`, VLLM-V11 in `new_weights`, VLLM-V12 and VLLM-V13 in `hint_holds`, VLLM-V15 in `prefetches`, VLLM-H3 in `tails`.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from rackline.vllm.lookup import Search
 from rackline.vllm.messages import GroupLoad, GroupLoaded, LoadJob, Report, Saved, SaveJob, Step, Weights
 from rackline.vllm.new_weights import WeightsNames, has_old_kv
 from rackline.vllm.other_loads import OtherLoads
+from rackline.vllm.prefetches import Prefetches
 from rackline.vllm.progress import Progress
 from rackline.vllm.saves import Saves
 from rackline.vllm.search import Index
@@ -103,6 +104,9 @@ class SchedulerHalf:
         self._hint_holds = HintHolds(
             self._index, self._groups, settings, self._holds, self.stats, self._reasons
         )
+        self._prefetches = Prefetches(
+            self._index, self._groups, self._chains, self.stats, self._reasons
+        )
         self._to_prefetch: list[Progress] = []
         """Requests whose hashes are being made."""
         self._records: EventRecords | None = None
@@ -113,7 +117,7 @@ class SchedulerHalf:
 
     def bind(self, manager: Any) -> None:
         """Takes the engine's manager of its blocks."""
-        self._saving.engine_blocks = manager
+        self._saving.engine_blocks = self._prefetches.engine_blocks = manager
 
     def sessions_of(self, identities: dict[tuple[int, int], list[Identity]]) -> None:
         """Opens sessions for what each rank told, by its stage and its rank in that."""
@@ -131,9 +135,14 @@ class SchedulerHalf:
     def on_new_request(self, request: Any) -> None:
         """The engine has queued a request. It asks for its prefix when it has room for it."""
         progress = self._progress(request)
-        if progress.hints.prefetch_ms == 0 or self._stopped:
+        if self._stopped:
             return
-        if not self._loads or request.skip_reading_prefix_cache:
+        loads = self._loads and not request.skip_reading_prefix_cache
+        if progress.hints.prefetch_ms == 0:
+            if loads:
+                self._prefetches.queued(progress)
+            return
+        if not loads:
             self._reasons.ignored_hint("no_use", "a prefetch is for a request that loads blocks")
             return
         self._to_prefetch.append(progress)
@@ -339,6 +348,7 @@ class SchedulerHalf:
         search, progress.search = progress.search, None
         progress.is_scheduled = True
         self._hint_holds.scheduled(progress)
+        self._prefetches.over(progress)
         self._other_loads.allocated(request, external_tokens)
         if search is None:
             return
@@ -405,6 +415,7 @@ class SchedulerHalf:
                         step.saves += jobs
             self._count_left_out()
         self._prefetch()
+        self._prefetches.look_after()
         self._holds.look_after()
         if self._events is not None:
             self._events.look_after()
@@ -558,6 +569,7 @@ class SchedulerHalf:
         if progress.search is not None:
             progress.search.release()
         self._hint_holds.scheduled(progress)
+        self._prefetches.over(progress)
         self._other_loads.forget(request)
         self._give_up_put_off(progress)
         self._give_up_lagging(progress)
@@ -626,6 +638,7 @@ class SchedulerHalf:
         self._index.rename(name)
         self._weights_names.take(name)
         self._hint_holds.forget()
+        self._prefetches.forget()
         number = 1 if self._weights is None else self._weights.number + 1
         self._weights, self._stopped = Weights(number, name), False
         for progress in self._requests.values():

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import rackline
@@ -19,7 +20,7 @@ from rackline.engines.settings import SettingsError
 from rackline.engines.words import Words
 from rackline.vllm.groups import Group, Groups, Keeps
 from rackline.vllm.identity import Identity, Place
-from rackline.vllm.lookup import Search
+from rackline.vllm.lookup import Search, hashes_in_one
 from rackline.vllm.misses import Misses
 from rackline.vllm.settings import Settings
 
@@ -86,6 +87,26 @@ class Index:
     def _restore(self, block_tokens: int) -> dict[str, int]:
         waits = self.restore_wait_ms > 0
         return self._settings.restore_options(block_tokens) if waits else {}
+
+    @property
+    def prefetch_wait_ms(self) -> int:
+        """How long blocks of a request that is queued may take to come from drives; 0: they are not asked for."""
+        return self._settings.prefetch_wait_ms if self.restore_wait_ms > 0 else 0
+
+    def prefetch(self, request: Any, first: int, last: int) -> Iterator[rackline.Prefetch]:
+        """Has the units ``first`` to ``last`` restored that are on drives, in every part: a prefetch of each."""
+        self._renew()
+        unit_tokens = self._groups.unit_tokens
+        for place, session in self._sessions.items():
+            group = self._groups.groups[place.group]
+            blocks = group.needed(first * unit_tokens, last * unit_tokens)
+            if not blocks:
+                continue
+            recompute_us = self._settings.recompute_ms * group.block_tokens
+            hashes = hashes_in_one(group.hashes(request, blocks))
+            yield session.prefetch(
+                hashes, wait_ms=self.prefetch_wait_ms, recompute_us=recompute_us
+            )
 
     def size(self, units: int, *, whole: bool = True) -> tuple[int, int]:
         """The number of blocks that a prefix of ``units`` needs, and their bytes: in all parts, or in those

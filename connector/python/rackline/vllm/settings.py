@@ -52,6 +52,9 @@ class Settings(PoolSettings):
     """Whether saved blocks are described in the pool, for the command ``rackline events``."""
     hint_hold_ms_max: int = 600000
     """How long the hold of a hint lasts at most; 0 ignores hints to hold and to prefetch."""
+    prefetch_wait_ms: int = 10000
+    """How long the blocks on drives of a request that waits in the engine's queue may take to come; 0: they are
+    asked for when the engine has room for the request."""
     hint_hold_percent: int = 25
     """How many percent of a host's share of the pool the hints of this engine hold at most."""
     lookup_wait_ms: int = 2

@@ -18,6 +18,7 @@ COUNTERS = {
     "lookup_restored_blocks": "Blocks of those that were restored from drives.",
     "lookup_timeouts": "Lookups that were given up because they took too long.",
     "lookups_put_off": "Requests that waited for room for their lookup.",
+    "prefetched_blocks": "Blocks on drives that were asked for while their request waited, each head group by itself.",
     "hints": "Actions of hints that were followed.",
     "hint_held_blocks": "Blocks that hints held, each head group by itself.",
     "unusable_handovers": "Requests whose prefill has blocks of another identity.",
@@ -50,6 +51,7 @@ BY_REASON = {
     "not_loaded": "Blocks that were found and could not be loaded, over all ranks, by reason.",
     "unsaved": "Blocks that could not be published, over all ranks, by reason.",
     "unheld": "Blocks that hints asked to hold and that are not held, each head group by itself, by reason.",
+    "not_prefetched": "Blocks of waiting requests that were not asked for ahead, by reason.",
     "ignored_hints": "Actions of hints that were ignored, by reason.",
 }
 
