@@ -6,7 +6,7 @@ use std::str::FromStr;
 use anyhow::{Context as _, Result};
 use bytesize::ByteSize;
 use clap::Args;
-use cxl_shm::clock::SystemClock;
+use cxl_shm::clock::{Clock as _, SystemClock};
 use kv_cache::Watermarks;
 use kv_drive::encoding::{EncodingChoice, EncodingOptions};
 use kv_drive::policy::AdmissionKind;
@@ -21,6 +21,9 @@ use crate::metrics::MetricsOptions;
 use crate::output::say;
 use crate::page::Whose;
 use crate::rack::Interrupt;
+
+/// How long after a refusal blocks are tried again, in milliseconds.
+const RETRY_MS: u64 = 10_000;
 
 /// How often the program looks whether it is to end, in milliseconds.
 const STOP_LOOK_MS: u64 = 20;
@@ -38,7 +41,8 @@ const STOP_LOOK_MS: u64 = 20;
 ///
 /// The region needs room to announce them: `rackline format --drive-bytes`. `rackline status` shows
 /// what each agent has and does. The log goes to standard error. SIGTERM or SIGINT stops the agent
-/// in order: what waits is written first, for up to 5 seconds.
+/// in order: what waits is written first, for up to 5 seconds. Under systemd the agent says when it
+/// is ready, and feeds the watchdog.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -184,6 +188,7 @@ impl Options {
                 commit_ms: self.commit_ms,
                 commit_bytes: self.commit_bytes.as_u64(),
                 silent_ms: u64::try_from(SILENT_AFTER.as_millis())?,
+                retry_ms: RETRY_MS,
                 schedule: ScheduleSettings {
                     depth,
                     idle_us: self.idle_ms.saturating_mul(1000),
@@ -217,6 +222,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     if options.with_parent {
         ::lock_manager::stop_with_parent()?;
     }
+    let mut service = ::lock_manager::Service::start()
+        .context("cannot start the thread that tells the service manager")?;
     let (region, node) = (settings.region.display().to_string(), settings.node);
     let whose = Whose { program: "agent", region: settings.region.clone(), node };
     let drives = settings.drives.len();
@@ -227,9 +234,16 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     tracing::info!(region, node, drives, "the agent of this host is at work");
     let clock = SystemClock::start();
+    let metrics = agent.metrics();
     while !interrupt.is_set() && !agent.has_ended() {
+        service.is_at_work(if agent.is_ready() { "at work" } else { "reads its drives" });
+        // The watchdog ends an agent whose threads do nothing. It does not for want of a drive.
+        if metrics.looked_lately() {
+            service.turn(clock.now_ms());
+        }
         clock.sleep_ms(STOP_LOOK_MS);
     }
+    service.stops();
     if interrupt.is_set() {
         tracing::info!("stops: writes what waits");
     }

@@ -22,33 +22,33 @@ pub(crate) struct AgentStatus {
     pub(crate) agents: u32,
     /// `serves`, `stopped`, or `silent`: its beat did not move while it was watched.
     pub(crate) state: &'static str,
-    drive_capacity_bytes: u64,
-    drive_used_bytes: u64,
-    drive_blocks: u64,
+    pub(crate) drive_capacity_bytes: u64,
+    pub(crate) drive_used_bytes: u64,
+    pub(crate) drive_blocks: u64,
     /// Not all tables of the drives are read: they may have more blocks.
     pub(crate) tables_unread: bool,
     /// Drives that owe a clear, in the order of the settings, the first being 1.
     pub(crate) owing_drives: Vec<u32>,
     encoded: EncodedStatus,
     /// Blocks that hosts can find.
-    announced_blocks: u64,
+    pub(crate) announced_blocks: u64,
     /// Blocks that no host finds: the directory is full.
     pub(crate) unannounced_blocks: u64,
-    backlog_bytes: u64,
+    pub(crate) backlog_bytes: u64,
     backed_up_blocks: u64,
-    backed_up_bytes: u64,
+    pub(crate) backed_up_bytes: u64,
     /// Blocks that were not backed up, by reason.
-    dropped: DroppedStatus,
+    pub(crate) dropped: DroppedStatus,
     /// When blocks were written.
     writes: WritesStatus,
     removed_blocks: u64,
-    restored_bytes: u64,
+    pub(crate) restored_bytes: u64,
     /// Requests by outcome.
     requests: Vec<RequestStatus>,
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize)]
-struct DroppedStatus {
+pub(crate) struct DroppedStatus {
     /// Too many bytes waited for the drives.
     backlog_full: u64,
     /// Too many blocks waited for their age.
@@ -86,7 +86,7 @@ impl DroppedStatus {
     }
 
     /// Each reason that was met, with its count.
-    fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let Self { backlog_full, too_many_wait, left_pool, refused_by_drives, drive_silent } = self;
         let reasons = [
             (backlog_full, "backlog full"),

@@ -1,5 +1,5 @@
-//! What nodes have asked of all others and is in force, as `rackline status` lists it: pins and
-//! clears.
+//! What nodes have asked of all others and is in force, as `rackline status` lists it: pins, clears
+//! and drains.
 
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -8,20 +8,22 @@ use anyhow::Result;
 use cxl_shm::fabric::Fabric;
 use cxl_shm::layout::{Layout, Superblock};
 use cxl_shm::units::NodeId;
-use kv_cache::{Directive, IssuedDirective, directives_of};
+use kv_cache::{Directive, Drain, IssuedDirective, directives_of};
 use serde::Serialize;
 
 use crate::output::say;
 
-/// A pin or a clear in force.
+/// A pin, a clear or a drain in force.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct DirectiveStatus {
-    /// `clear`, `pin` or `unpin`; `damaged` when the line cannot be read.
+    /// `clear`, `pin`, `unpin`, `drain` or `undrain`; `damaged` when the line cannot be read.
     pub(crate) directive: &'static str,
     /// The node that asked.
     pub(crate) asked_by: u16,
-    /// The namespace, as `rackline pin` prints it; none when all are cleared.
+    /// The namespace, as `rackline pin` prints it; none when all are cleared, and of drains.
     pub(crate) namespace: Option<String>,
+    /// The node that is drained, or not any more.
+    pub(crate) drained: Option<u16>,
     /// How much of a node's part of the pool a pin covers.
     percent: Option<u16>,
     /// When a pin ends, by the clock of the host that asked.
@@ -53,8 +55,9 @@ fn unix_ms() -> u64 {
     u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Clears and unpins are in force until all nodes have answered, pins until their time is over. Of
-/// the pins and unpins of a namespace only the last counts.
+/// Clears and unpins are in force until all nodes have answered, pins until their time is over, and
+/// drains until somebody ends them. Of the pins and unpins of a namespace only the last counts, and of
+/// the drains of a node and their ends.
 fn select(
     issued: &[(NodeId, IssuedDirective)],
     take_part: &[NodeId],
@@ -62,24 +65,31 @@ fn select(
 ) -> Vec<DirectiveStatus> {
     let mut last = BTreeMap::new();
     for (at, (_, issued)) in issued.iter().enumerate() {
-        if let Some((tag, asked_ms)) = issued.directive.as_ref().and_then(pinned) {
-            let newest = last.entry(tag).or_insert((asked_ms, at));
+        if let Some((subject, asked_ms)) = issued.directive.as_ref().and_then(replaced) {
+            let newest = last.entry(subject).or_insert((asked_ms, at));
             *newest = (*newest).max((asked_ms, at));
         }
     }
     let is_last = |at: usize, directive: &Directive| {
-        pinned(directive).is_none_or(|(tag, _)| last.get(&tag).is_some_and(|last| last.1 == at))
+        let subject = replaced(directive).map(|it| it.0);
+        subject.is_none_or(|subject| last.get(&subject).is_some_and(|last| last.1 == at))
     };
     let mut found = Vec::new();
     for (at, (node, issued)) in issued.iter().enumerate() {
         if issued.directive.as_ref().is_some_and(|directive| !is_last(at, directive)) {
             continue;
         }
-        let waiting = take_part.iter().filter(|node| !issued.answered_by.contains(node));
+        let concerns = |node: &NodeId| match issued.directive {
+            Some(Directive::Drain(drain) | Directive::Undrain(drain)) => *node == drain.node,
+            _ => true,
+        };
+        let waiting = take_part.iter().filter(|it| concerns(it));
+        let waiting = waiting.filter(|node| !issued.answered_by.contains(node));
         let mut status = DirectiveStatus {
             directive: "clear",
             asked_by: node.0,
             namespace: None,
+            drained: None,
             percent: None,
             left_s: None,
             unanswered: waiting.map(|node| node.0).collect(),
@@ -90,6 +100,12 @@ fn select(
             Some(Directive::Void) => continue,
             Some(Directive::Clear(namespace) | Directive::ClearPool(namespace)) => {
                 status.namespace = namespace.map(|namespace| namespace.to_string());
+            }
+            Some(Directive::Drain(Drain { node, .. })) => {
+                (status.directive, status.drained) = ("drain", Some(node.0));
+            }
+            Some(Directive::Undrain(Drain { node, .. })) => {
+                (status.directive, status.drained) = ("undrain", Some(node.0));
             }
             Some(Directive::Unpin { namespace, .. }) => {
                 status.directive = "unpin";
@@ -105,7 +121,7 @@ fn select(
         }
         let in_force = match status.left_s {
             Some(left) => left > 0,
-            None => !status.unanswered.is_empty(),
+            None => status.directive == "drain" || !status.unanswered.is_empty(),
         };
         if in_force {
             found.push(status);
@@ -114,12 +130,25 @@ fn select(
     found
 }
 
-/// The tag of the namespace that is pinned or not any more, and when that was asked for.
-fn pinned(directive: &Directive) -> Option<(u16, u64)> {
+/// What a later directive replaces an earlier one of.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Subject {
+    /// The namespace with this tag, pinned or not.
+    Namespace(u16),
+    /// A node, drained or not.
+    Node(u16),
+}
+
+/// What a later directive replaces, and when this one was asked for.
+fn replaced(directive: &Directive) -> Option<(Subject, u64)> {
+    let of = |namespace: &kv_cache::Namespace| Subject::Namespace(namespace.tag().get());
     match directive {
         Directive::Clear(_) | Directive::ClearPool(_) | Directive::Void => None,
-        Directive::Pin(namespace, pin) => Some((namespace.tag().get(), pin.asked_ms)),
-        Directive::Unpin { namespace, asked_ms } => Some((namespace.tag().get(), *asked_ms)),
+        Directive::Pin(namespace, pin) => Some((of(namespace), pin.asked_ms)),
+        Directive::Unpin { namespace, asked_ms } => Some((of(namespace), *asked_ms)),
+        Directive::Drain(drain) | Directive::Undrain(drain) => {
+            Some((Subject::Node(drain.node.0), drain.asked_ms))
+        }
     }
 }
 
@@ -133,9 +162,10 @@ impl DirectiveStatus {
             }
             _ => String::new(),
         };
-        let of = match &self.namespace {
-            Some(namespace) => format!("of namespace {namespace}"),
-            None => "of all namespaces".to_owned(),
+        let of = match (&self.namespace, self.drained) {
+            (Some(namespace), _) => format!("of namespace {namespace}"),
+            (None, Some(node)) => format!("of node {node}"),
+            (None, None) => "of all namespaces".to_owned(),
         };
         format!("{} {of}{what}, asked for by node {}", self.directive, self.asked_by)
     }
@@ -145,7 +175,8 @@ impl DirectiveStatus {
 pub(crate) fn print(directives: &[DirectiveStatus]) {
     for status in directives {
         let is_answered = status.unanswered.is_empty() && status.refused.is_empty();
-        if is_answered && status.directive != "damaged" {
+        // A finding tells of drains.
+        if is_answered && !matches!(status.directive, "damaged" | "drain") {
             say!("{}: all nodes have answered", status.in_words());
         }
     }
@@ -189,6 +220,18 @@ mod tests {
         assert_eq!(shown(&all, 3000), [("clear", 0), ("pin", 1)]);
         let found = select(&all, &[NodeId(0), NodeId(1)], 3001);
         assert_eq!((found[1].left_s, &found[1].unanswered), (Some(3), &vec![0, 1]));
+        // A drain is in force until its node is not drained any more, and concerns that node alone.
+        let drain = |node, asked_ms| Drain { node: NodeId(node), asked_ms };
+        let mut drained = [
+            issued(0, Directive::Drain(drain(1, 5)), &[1]),
+            issued(0, Directive::Drain(drain(7, 5)), &[]),
+            issued(1, Directive::Undrain(drain(1, 4)), &[]),
+        ];
+        assert_eq!(shown(&drained, 3000), [("drain", 0), ("drain", 0)]);
+        let found = select(&drained, &[NodeId(0), NodeId(1)], 3000);
+        assert_eq!((found[0].drained, &found[0].unanswered), (Some(1), &vec![]));
+        drained[2] = issued(1, Directive::Undrain(drain(1, 6)), &[]);
+        assert_eq!(shown(&drained, 3000), [("drain", 0), ("undrain", 1)]);
         // What cannot be read is shown while somebody waits for it, and void requests never are.
         let mut damaged = issued(4, Directive::Void, &[0]);
         assert_eq!(shown(&[damaged.clone()], 3000), []);

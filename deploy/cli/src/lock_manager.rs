@@ -71,6 +71,15 @@ impl Source for Shown {
     }
 }
 
+/// The settings, from the flags of this process and from the file that they name.
+fn read_again() -> Result<lock_manager::Options, String> {
+    match crate::parsed_again() {
+        Ok(crate::Command::LockManager(options)) => Ok(options.manager),
+        Ok(_) => Err("this process is no lock manager".to_owned()),
+        Err(reason) => Err(reason),
+    }
+}
+
 pub(crate) fn run(options: &ManagerOptions) -> Result<()> {
     options.metrics.check()?;
     if options.file.check {
@@ -83,7 +92,7 @@ pub(crate) fn run(options: &ManagerOptions) -> Result<()> {
     let lock_manager::Options { region, node, .. } = &options.manager;
     let whose = Whose { program: "lock-manager", region: region.clone(), node: *node };
     let server = options.metrics.serve(shown, whose)?;
-    let outcome = lock_manager::run(&options.manager, &figures);
+    let outcome = lock_manager::run(&options.manager, &figures, &read_again);
     drop(server);
     Ok(outcome?)
 }

@@ -6,13 +6,18 @@ mod agents;
 mod clear;
 mod config;
 mod directives;
+mod drain;
 mod drive_engine;
 mod events;
 mod fence;
 mod format;
+mod fsck;
 mod geometry;
 mod identities;
+mod inspect;
+mod leftovers;
 mod lock_manager;
+mod manual;
 mod metrics;
 mod output;
 mod page;
@@ -25,16 +30,19 @@ mod simulate;
 mod spill;
 mod status;
 mod summaries;
+mod trace;
 mod watch;
 
 #[cfg(feature = "demo")]
 mod demo;
+#[cfg(feature = "top")]
+mod top;
 
 use std::process::ExitCode;
 
 use ::lock_manager::{Log, LogFormat};
 use anyhow::Result;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 /// A KV cache for racks of LLM servers that share CXL memory.
 ///
@@ -52,14 +60,22 @@ const EXIT_STATUS: &str = "\
 Exit status:
   0  done, or the reader of the output closed it before its end
   1  not done; the error is on standard error
-  2  wrong arguments; qualify: the memory is unfit; spill fsck: something is damaged";
+  2  wrong arguments; qualify: the memory is unfit; fsck, spill fsck: something is
+     damaged; status --check: somebody has to act
+  3  status --check: something is lost or slower until somebody acts";
 
 #[derive(Subcommand)]
 enum Command {
     Format(format::Options),
     Qualify(qualify::Options),
     Status(status::Options),
+    #[cfg(feature = "top")]
+    Top(top::Options),
+    Fsck(fsck::Options),
+    Inspect(inspect::Options),
+    Leftovers(leftovers::Options),
     Replay(Box<replay::Options>),
+    Trace(trace::Options),
     #[command(hide = true)]
     ReplayWorker(replay::WorkerOptions),
     Geometry(geometry::Options),
@@ -69,10 +85,13 @@ enum Command {
     Pin(pin::PinOptions),
     Unpin(pin::UnpinOptions),
     Events(events::Options),
+    Drain(drain::Options),
     Fence(fence::Options),
     Spill(spill::Options),
     LockManager(lock_manager::ManagerOptions),
     Agent(Box<agent::Options>),
+    Manual(manual::ManualOptions),
+    Completions(manual::CompletionsOptions),
     #[cfg(feature = "demo")]
     Demo(demo::Options),
     #[cfg(feature = "demo")]
@@ -120,6 +139,15 @@ fn main() -> ExitCode {
     }
 }
 
+/// What this process was told, from its flags and from the file that they name, read again.
+fn parsed_again() -> Result<Command, String> {
+    let arguments = config::with_file(std::env::args_os().collect());
+    let arguments = arguments.map_err(|error| in_words(&error))?;
+    CommandLine::try_parse_from(arguments)
+        .map(|line| line.command)
+        .map_err(|error| error.to_string())
+}
+
 /// An error with its causes. Many an error says its cause itself: that is not said twice.
 fn in_words(error: &anyhow::Error) -> String {
     let mut text = String::new();
@@ -142,8 +170,14 @@ fn run(command: &Command) -> Result<ExitCode> {
             qualify::Verdict::Unfit => code = ExitCode::from(2),
             qualify::Verdict::Fit => {}
         }),
-        Command::Status(options) => status::run(options),
+        Command::Status(options) => status::run(options).map(|exit| code = exit),
+        #[cfg(feature = "top")]
+        Command::Top(options) => top::run(options),
+        Command::Leftovers(options) => leftovers::run(options),
+        Command::Inspect(options) => inspect::run(options),
+        Command::Fsck(options) => fsck::run(options).map(|exit| code = exit),
         Command::Replay(options) => replay::run(options),
+        Command::Trace(options) => trace::run(options),
         Command::ReplayWorker(options) => replay::run_worker(options),
         Command::Geometry(options) => geometry::run(options),
         Command::Plan(options) => plan::run(options),
@@ -152,10 +186,16 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Pin(options) => pin::pin(options),
         Command::Unpin(options) => pin::unpin(options),
         Command::Events(options) => events::run(options),
+        Command::Drain(options) => drain::run(options),
         Command::Fence(options) => fence::run(options),
         Command::Spill(options) => spill::run(options).map(|exit| code = exit),
         Command::LockManager(options) => lock_manager::run(options),
         Command::Agent(options) => agent::run(options),
+        Command::Manual(options) => manual::write(options, CommandLine::command()),
+        Command::Completions(options) => {
+            manual::complete(options, CommandLine::command());
+            Ok(())
+        }
         #[cfg(feature = "demo")]
         Command::Demo(options) => demo::run(options),
         #[cfg(feature = "demo")]

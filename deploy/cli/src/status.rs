@@ -2,6 +2,7 @@
 //! changes nothing.
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use bytesize::ByteSize;
@@ -29,12 +30,16 @@ use crate::identities::Identities;
 use crate::output::say;
 use crate::summaries::{self, Counted, SummaryStatus};
 use crate::watch::blocks::NodeBlocks;
-use crate::watch::findings::{self, Finding};
+use crate::watch::findings::{self, Finding, Level};
 
 /// Show the state of a region.
 ///
 /// The command only reads the region, which need not be in use. It watches the heartbeats for up to
 /// 1.5 seconds, and agents of drives for up to 0.7 seconds.
+///
+/// With --check it is a probe: it prints what is wrong, with what to do, and nothing else.
+/// Exit code 0: nothing is wrong. 3: something is lost or slower until somebody acts, or is on its way
+/// to be repaired. 2: somebody has to act. 1: the region could not be looked at.
 #[derive(Args, Debug)]
 pub(crate) struct Options {
     /// The region: a devdax device (/dev/daxX.Y), or a file.
@@ -44,6 +49,10 @@ pub(crate) struct Options {
     /// Print the state as JSON.
     #[arg(long)]
     json: bool,
+
+    /// Print what is wrong alone, and say by the exit code how bad it is.
+    #[arg(long)]
+    check: bool,
 }
 
 /// In place of a host's name.
@@ -204,7 +213,7 @@ pub(crate) struct DeathStatus {
     pub(crate) progress: String,
 }
 
-pub(crate) fn run(options: &Options) -> Result<()> {
+pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let region = Region::open_read_only(&options.region)?;
     let (superblock, layout) =
         read_superblock(region.fabric()).with_context(|| region.path().display().to_string())?;
@@ -216,12 +225,31 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         bail!("{}: {}", region.path().display(), SuperblockError::MemoryFailed);
     }
     let status = status?;
-    if options.json {
-        say!("{}", serde_json::to_string(&status)?);
-    } else {
-        print(&status);
+    match (options.json, options.check) {
+        (true, true) => say!("{}", serde_json::to_string(&status.findings)?),
+        (true, false) => say!("{}", serde_json::to_string(&status)?),
+        (false, true) => check(&status.findings),
+        (false, false) => print(&status),
     }
-    Ok(())
+    let code = if options.check { code_of(&status.findings) } else { 0 };
+    Ok(ExitCode::from(code))
+}
+
+fn check(findings: &[Finding]) {
+    findings::print(findings);
+    if code_of(findings) == 0 {
+        say!("nothing is wrong");
+    }
+}
+
+/// The exit code of a probe.
+fn code_of(findings: &[Finding]) -> u8 {
+    let is = |level| findings.iter().any(|finding| finding.level == level);
+    match (is(Level::Bad), is(Level::Warning)) {
+        (true, _) => 2,
+        (false, true) => 3,
+        (false, false) => 0,
+    }
 }
 
 /// Looks at a rack. `blocks` are those of each node.
@@ -431,5 +459,21 @@ fn print_locks(status: &Status) {
     if *serving && *alive && (waiting_for.is_none() || !granted) {
         let does = if granted { "serves" } else { "watches for dead hosts" };
         say!("lock manager: node {node}, term {term}, {does}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worst_finding_is_the_exit_code_of_a_probe() {
+        let code = |levels: &[Level]| {
+            let finding = |level: &Level| Finding::new(*level, "what", "to do", "page.md#heat");
+            code_of(&levels.iter().map(finding).collect::<Vec<_>>())
+        };
+        assert_eq!((code(&[]), code(&[Level::Note])), (0, 0));
+        assert_eq!(code(&[Level::Warning, Level::Note]), 3);
+        assert_eq!(code(&[Level::Note, Level::Warning, Level::Bad]), 2);
     }
 }

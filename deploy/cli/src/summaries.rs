@@ -29,7 +29,7 @@ pub(crate) struct SummaryStatus {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Counted {
     pool_free_bytes: u64,
-    holds: u64,
+    pub(crate) holds: u64,
     lookups: u64,
     pub(crate) lookup_blocks: u64,
     pub(crate) lookup_hits: u64,

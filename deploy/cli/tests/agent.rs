@@ -110,7 +110,7 @@ fn found_on_drive(engine: &rackline::Pool) -> usize {
 
 fn restore(engine: &rackline::Pool) -> Vec<RestoreState> {
     let (cache, clock) = (engine.cache(), clock());
-    let request = |key| RestoreRequest { key, wait_ms: 60_000, recompute_ms: None };
+    let request = |key| RestoreRequest { key, wait_ms: 60_000, recompute_ms: None, ahead: false };
     let requests: Vec<_> = keys().into_iter().map(request).collect();
     let asked = cache.ask_restore(&clock, NodeId(0), &requests).unwrap();
     assert_eq!((asked.tickets.len(), asked.full), (requests.len(), 0));

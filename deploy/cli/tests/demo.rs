@@ -101,6 +101,21 @@ impl Demo {
         status.unwrap()
     }
 
+    /// Kills it with SIGKILL, and waits until nothing of it runs. The region of a demonstration that
+    /// could not end stays, and goes here.
+    fn kill(&mut self) {
+        kill_process(Pid::from_child(&self.process), Signal::KILL).unwrap();
+        let status = self.process.wait().unwrap();
+        assert!(!status.success(), "it had ended before");
+        wait_until("the end of its processes", || self.processes().is_empty());
+        for file in files().difference(&self.files_before) {
+            let pid = self.process.id().to_string();
+            if file.to_string_lossy().ends_with(&pid) {
+                fs::remove_file(file).unwrap();
+            }
+        }
+    }
+
     /// Its end, which is an error, and told as one.
     fn fails(&mut self) {
         let status = self.end();
@@ -213,6 +228,24 @@ fn blocks_that_left_the_pool_come_back_from_drives_and_agents_may_be_killed() {
     assert!(count(killed, "drive_hit_tokens_after") <= from_drives, "{killed}");
     let left: Vec<_> = fs::read_dir(folder.path()).unwrap().collect();
     assert_eq!(left.len(), 2, "each agent has a folder, which stays: {left:?}");
+}
+
+/// Everything of a demonstration dies at whatever it does. The next one has another region, and finds
+/// the blocks of the first on the drives.
+#[test]
+fn killed_and_started_again_it_finds_its_blocks_on_drives() {
+    let folder = tempfile::tempdir().unwrap();
+    let drive = format!("{}:256MiB", folder.path().display());
+    let small = ["--document-tokens", "200", "--conversations", "1", "--max-tokens", "8"];
+    let arguments = [&["--drive", &drive, "--region-size", "24MiB"][..], &small].concat();
+    let mut first = Demo::start(&arguments);
+    first.wait_until("blocks on drives", |demo| demo.said("output").contains("blocks found again"));
+    first.kill();
+    drop(first);
+    let report = Demo::start(&[&["--json"][..], &arguments].concat()).report();
+    let served = &report["served"][0];
+    assert!(count(served, "drive_tokens") <= count(served, "cached_tokens"), "{served}");
+    count(&report, "blocks_evicted");
 }
 
 #[test]

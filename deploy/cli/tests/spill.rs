@@ -146,6 +146,17 @@ fn folders_that_cannot_be_used_are_refused_in_words() {
     assert!(words.contains("full") && words.contains("wrote"), "{words}");
     let told = String::from_utf8_lossy(&full.stdout).lines().count();
     assert!(told > 20 && words.contains(&format!("wrote {told} of")), "{told}: {words}");
+    // Each of its segments is an open file.
+    let limited = |limit: &str| {
+        let command = format!("{limit}; exec \"$0\" spill list \"$1\"");
+        let folder = folder.path().as_os_str();
+        let program = env!("CARGO_BIN_EXE_rackline");
+        Command::new("sh").arg("-c").arg(command).arg(program).arg(folder).output().unwrap()
+    };
+    assert!(limited("ulimit -Sn 40").status.success(), "the soft limit is raised");
+    let refused = limited("ulimit -n 40");
+    let words = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && words.contains("LimitNOFILE="), "{words}");
     let repaired = run(&["fsck", "--repair"], tempfile::tempdir().unwrap().path());
     assert!(!repaired.status.success());
 }

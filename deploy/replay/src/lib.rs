@@ -5,13 +5,14 @@
 //! the same request hit too. After a request all of its blocks are in the cache; how full that may
 //! be is its [`Capacity`].
 //!
-//! A [`TierSimulation`] adds a drive behind the pool, with the policy that drives use.
+//! [`tract`] makes traces like those of a paper. A [`TierSimulation`] adds a drive behind the pool, with the policy that drives use.
 
 mod capacity;
 mod pool;
 mod simulation;
 mod tiers;
 mod trace;
+pub mod tract;
 
 pub use capacity::{Capacity, CapacityError};
 pub use pool::{PoolShape, PoolSimulation};

@@ -1,5 +1,6 @@
 //! The keys of the file.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -11,6 +12,8 @@ use serde_json::{Map, Value};
 pub(super) struct File {
     region: Option<PathBuf>,
     node: Option<u16>,
+    /// The numbers of all hosts, by their names: then one file serves the whole rack.
+    nodes: Option<BTreeMap<String, u16>>,
     log_format: Option<String>,
     agent: Option<Agent>,
     lock_manager: Option<LockManager>,
@@ -49,6 +52,7 @@ struct LockManager {
     fence: Option<String>,
     fence_command: Option<PathBuf>,
     fence_timeout_ms: Option<u64>,
+    cpu: Option<String>,
     metrics: Option<String>,
     metrics_beyond_loopback: Option<bool>,
 }
@@ -62,9 +66,36 @@ impl File {
         toml::from_str(text)
     }
 
+    /// The number of `host`, where the file has the numbers of all hosts.
+    ///
+    /// # Errors
+    /// The file does not have the host, has two hosts of one number, or has one number beside those.
+    pub(super) fn choose_node(&mut self, host: &str) -> anyhow::Result<()> {
+        let Some(nodes) = self.nodes.take() else { return Ok(()) };
+        if self.node.is_some() {
+            anyhow::bail!("it has both `node` and `nodes`; remove one of them");
+        }
+        let mut hosts = BTreeMap::new();
+        for (host, node) in &nodes {
+            if let Some(other) = hosts.insert(node, host) {
+                anyhow::bail!(
+                    "`nodes` gives {other} and {host} one number, {node}; number each host"
+                );
+            }
+        }
+        self.node = nodes.get(host).copied();
+        if self.node.is_none() {
+            anyhow::bail!(
+                "`nodes` has no number for this host, {host}; add it, or set RACKLINE_HOST to the name \
+                 that it has there"
+            );
+        }
+        Ok(())
+    }
+
     /// What is common, and one section: keys, each with its values as flags have them. A key that is
-    /// false has none.
-    pub(super) fn settings(&self, section: &str) -> Vec<(String, Vec<String>)> {
+    /// true is a flag without a value, and one that is false is no flag.
+    pub(super) fn settings(&self, section: &str) -> Vec<(String, Vec<Option<String>>)> {
         let mut all = match serde_json::to_value(self) {
             Ok(Value::Object(all)) => all,
             _ => Map::new(),
@@ -77,11 +108,12 @@ impl File {
     }
 }
 
-fn texts(value: &Value) -> Vec<String> {
+fn texts(value: &Value) -> Vec<Option<String>> {
     match value {
         Value::Array(values) => values.iter().flat_map(texts).collect(),
-        Value::String(text) => vec![text.clone()],
+        Value::String(text) => vec![Some(text.clone())],
+        Value::Bool(true) => vec![None],
         Value::Bool(false) | Value::Null => Vec::new(),
-        other => vec![other.to_string()],
+        other => vec![Some(other.to_string())],
     }
 }

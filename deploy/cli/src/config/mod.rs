@@ -40,6 +40,14 @@ impl FileOptions {
 /// The commands whose settings a file may have, and their sections.
 const SECTIONS: [(&str, &str); 2] = [("agent", "agent"), ("lock-manager", "lock_manager")];
 const CONFIG: &str = "--config";
+const NODE: &str = "--node";
+/// The name of this host in the file. Containers have names of their own.
+const HOST: &str = "RACKLINE_HOST";
+
+fn host_name() -> String {
+    let name = || rustix::system::uname().nodename().to_string_lossy().into_owned();
+    std::env::var(HOST).unwrap_or_else(|_| name())
+}
 
 /// The arguments of the program, with those of the file behind the name of the command.
 ///
@@ -52,13 +60,21 @@ pub(crate) fn with_file(arguments: Vec<OsString>) -> Result<Vec<OsString>> {
     };
     let Some(path) = value_of(&arguments, CONFIG) else { return Ok(arguments) };
     let path = PathBuf::from(path);
-    let settings = read(&path)?.settings(section);
+    let mut file = read(&path)?;
+    if !is_given(&arguments, NODE) {
+        file.choose_node(&host_name()).with_context(|| path.display().to_string())?;
+    }
+    let settings = file.settings(section);
     let mut expanded: Vec<_> = arguments[..2].to_vec();
     for (key, values) in settings {
         let flag = format!("--{}", key.replace('_', "-"));
         // Typed flags win.
         if !is_given(&arguments, &flag) {
-            expanded.extend(values.iter().map(|value| OsString::from(format!("{flag}={value}"))));
+            let with_value = |value: &Option<String>| match value {
+                Some(value) => OsString::from(format!("{flag}={value}")),
+                None => OsString::from(&flag),
+            };
+            expanded.extend(values.iter().map(with_value));
         }
     }
     expanded.extend_from_slice(&arguments[2..]);
@@ -151,6 +167,28 @@ mod tests {
             !flags.iter().any(|it| it.contains("/mnt/a") || it.contains("--node=3")),
             "{flags:?}"
         );
+    }
+
+    #[test]
+    fn keys_that_are_true_are_flags_without_a_value() {
+        let file = "[agent]\ntake_over = true\nmetrics_beyond_loopback = false";
+        assert_eq!(expand(file, &["agent"]).unwrap()[2..], ["--take-over"]);
+    }
+
+    #[test]
+    fn one_file_has_the_numbers_of_all_hosts() {
+        let file = format!("[nodes]\n\"{}\" = 5\nrack1-b = 1\n", host_name());
+        assert_eq!(expand(&file, &["agent"]).unwrap()[2..], ["--node=5"]);
+        assert_eq!(expand(&file, &["agent", "--node", "7"]).unwrap()[2..], ["--node", "7"]);
+        for (file, word) in [
+            ("[nodes]\nrack1-b = 1", "no number for this host"),
+            ("node = 3\n[nodes]\nrack1-b = 1", "both `node` and `nodes`"),
+            ("[nodes]\nrack1-a = 1\nrack1-b = 1", "rack1-a and rack1-b one number"),
+            ("[nodes]\nrack1-a = \"one\"", "line 2"),
+        ] {
+            let error = crate::in_words(&expand(file, &["agent"]).unwrap_err());
+            assert!(error.contains(word) && error.contains("rackline.toml"), "{file}: {error}");
+        }
     }
 
     #[test]

@@ -237,8 +237,15 @@
     at('locks').replaceChildren(...lines.map((line) => el('p', {}, line)));
   }
 
-  function tenants(status, prefixes) {
+  function tenants(status, prefixes, { largest, others, others_blocks: rest }) {
     const parts = [];
+    if (largest.length) {
+      const sizes = el('table');
+      const rows = largest.map(({ namespace, blocks, bytes: taken }) => [namespace, number.format(blocks), bytes(taken)]);
+      if (others) rows.push([`${number.format(others)} others`, number.format(rest.blocks), bytes(rest.bytes)]);
+      table(sizes, [['Namespace'], ['Blocks in the pool'], ['Bytes']], rows);
+      parts.push(sizes);
+    }
     if (prefixes.length) {
       const made = el('table');
       table(made, [['First block'], ['Namespace'], ['In node', 'less'], ['Used by nodes']],
@@ -299,7 +306,7 @@
       tiers(seen.status, rack.figures);
       drives(seen.status, rack.figures);
       locks(seen, rack.figures);
-      tenants(seen.status, seen.prefixes);
+      tenants(seen.status, seen.prefixes, seen.tenants);
     }
     pill();
   }

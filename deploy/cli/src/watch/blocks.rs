@@ -1,7 +1,7 @@
 //! The blocks of one node: what its descriptors say, and how hot its chunks are.
 //!
-//! The heat of a block is its place in the order of use of its owner. A use is a hold or a fetch on any
-//! node. The clock of uses is the owner's log, so an age is a number of blocks that the owner has
+//! The heat of a block is its place in the order of use of its owner. A use on any node is
+//! a fetch, or another publication. The clock of uses is the owner's log, so an age is a number of blocks that the owner has
 //! published or removed since. A block is
 //!
 //! - *hot* when fewer entries came since its last use than a sixteenth of the owner's blocks;
@@ -18,6 +18,8 @@ use cxl_shm::units::NodeId;
 use kv_cache::{BlockUse, BlockUses, Descriptor, SlotContent};
 use rackline::identity_in;
 use serde::Serialize;
+
+use super::tenants::TenantBlocks;
 
 /// First blocks of prompts that are kept of each node.
 const PREFIXES_MAX: usize = 8;
@@ -39,6 +41,8 @@ pub(crate) struct NodeBlocks {
     pub(crate) identities: Vec<String>,
     /// By chunk; empty when nobody asked for the heat.
     pub(crate) chunks: BTreeMap<u32, ChunkHeat>,
+    /// By tag of the namespace, without identities.
+    pub(crate) tenants: BTreeMap<u16, TenantBlocks>,
     /// The first blocks of prompts that most nodes have used, and of these the latest used ones.
     pub(crate) prefixes: Vec<HotPrefix>,
 }
@@ -113,8 +117,11 @@ impl NodeBlocks {
                         blocks.readable += 1;
                         blocks.bytes += descriptor.payload.bytes();
                         let identity = identity_in(fabric, &descriptor);
-                        if let (Some(uses), None) = (&uses, &identity) {
-                            blocks.count(layout, &descriptor, uses.of(fabric, slot), &mut ages);
+                        if identity.is_none() {
+                            blocks.count_tenant(&descriptor);
+                            if let Some(uses) = &uses {
+                                blocks.count(layout, &descriptor, uses.of(fabric, slot), &mut ages);
+                            }
                         }
                         blocks.identities.extend(identity);
                     }
@@ -125,6 +132,11 @@ impl NodeBlocks {
         );
         blocks.chunks = classify(&ages, blocks.readable);
         Ok(blocks)
+    }
+
+    fn count_tenant(&mut self, descriptor: &Descriptor) {
+        let its = TenantBlocks { blocks: 1, bytes: descriptor.payload.bytes() };
+        self.tenants.entry(descriptor.namespace.get()).or_default().add(its);
     }
 
     fn count(

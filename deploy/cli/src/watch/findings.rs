@@ -210,6 +210,7 @@ fn of_directive(status: &DirectiveStatus) -> Vec<Finding> {
     let DirectiveStatus { directive, asked_by, unanswered, refused, .. } = status;
     let page = match *directive {
         "clear" | "damaged" => "operations.md#clearing-a-tenant",
+        "drain" | "undrain" => "operations.md#draining-a-host",
         _ => "operations.md#pinning-a-tenant",
     };
     if *directive == "damaged" {
@@ -220,6 +221,11 @@ fn of_directive(status: &DirectiveStatus) -> Vec<Finding> {
         return vec![Finding::new(Level::Warning, what, to_do, page)];
     }
     let mut found = Vec::new();
+    if let ("drain", Some(node)) = (*directive, status.drained) {
+        let what = format!("node {node} is drained: it publishes no new blocks");
+        let to_do = format!("when its host serves again: `rackline drain --node {node} --undo`");
+        found.push(Finding::new(Level::Note, what, to_do, page));
+    }
     let what = status.in_words();
     if !unanswered.is_empty() {
         let what = format!("{what}: not answered by nodes {}", listed(unanswered));

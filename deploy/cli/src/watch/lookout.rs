@@ -16,6 +16,7 @@ use super::events::Events;
 use super::findings::Level;
 use super::history::{Counters, History, Life};
 use super::map::ChunkMap;
+use super::tenants::Tenants;
 use super::waits::{LockWait, Waits};
 use crate::status::{self, Status};
 
@@ -35,6 +36,7 @@ pub(crate) struct Seen {
     /// Locks that a node wants or holds for long; none where nobody knows, under the protocol `bakery`.
     pub(crate) waits: Option<Vec<LockWait>>,
     pub(crate) prefixes: Vec<HotPrefix>,
+    pub(crate) tenants: Tenants,
     /// How long ago the descriptors of the node were read that were read longest ago; none when those
     /// of some node have not been read yet.
     pub(crate) blocks_age_ms: Option<u64>,
@@ -157,6 +159,7 @@ impl Lookout {
             beats: self.look_at_beats(&status, now_ms),
             waits,
             prefixes: hottest(&self.scans.blocks),
+            tenants: Tenants::of(&self.scans.blocks),
             blocks_age_ms: oldest(&self.scans.read_ms).map(|it| now_ms.saturating_sub(it)),
             status,
         };

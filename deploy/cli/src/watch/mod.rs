@@ -7,6 +7,7 @@
 //! events    what has changed from look to look
 //! history   rates of the last minutes
 //! map       the chunks as a bounded number of cells
+//! tenants   what the blocks of tenants take
 //! waits     who wants which lock
 //! lookout   looks again and again, and keeps all that
 //! ```
@@ -17,4 +18,5 @@ pub(crate) mod findings;
 pub(crate) mod history;
 pub(crate) mod lookout;
 pub(crate) mod map;
+pub(crate) mod tenants;
 pub(crate) mod waits;

@@ -19,6 +19,9 @@ use super::super::protocol::{Event, Offloaded, Placed, Planned};
 use super::super::worker::{Engine, Shared};
 use crate::rack::say;
 
+/// How long a search for a plan may take: a small part of an iteration. The best plan until then is
+/// installed.
+const PLAN_NS: u64 = 5_000_000;
 /// What is expected of this machine until the first iterations were measured.
 const EXPECTED: Measured = Measured { layer_ns: 1_000_000, block_ns: Some(5_000) };
 
@@ -128,7 +131,10 @@ impl<'e> Offloading<'e> {
 
     /// Asks for a plan, and installs it when it is another one.
     fn plan(&mut self) -> Result<()> {
-        let (Decision { trigger, actions }, message) = self.lead.decide(&mut || true)?;
+        let (Decision { trigger, actions }, message) = {
+            let clock = SystemClock::start();
+            self.lead.decide(&mut || clock.now_ns() < PLAN_NS)?
+        };
         for action in actions {
             if let Action::Reject { id, reason } = action {
                 bail!("prompt {} does not fit into the memory ({reason}): raise --offload", id + 1);
