@@ -15,9 +15,9 @@ use kv_cache::{
     BlockKey, BlockSpec, Cache, Descriptor, DriveGeometry, HOLD_MS_MAX, NamespaceTag, OwnFeed,
     Reservation, RestoreOutcome, RestoreRequest, SlotContent, Wanted,
 };
-use rackline::RestoreOptions;
 use rackline::dma::{Checksum, DmaEngine, LoadJob, SimulatedDma, StoreJob};
 use rackline::session::{RestoreStop, SessionCore};
+use rackline::{Prefetch, RestoreOptions};
 
 use crate::cache_scenarios::{
     BLOCK_BYTES, RackSession, dma_cache, options, payload, prompt, publish_behind,
@@ -236,6 +236,14 @@ fn fetch(
 ) -> (usize, usize, Option<RestoreStop>) {
     let hashes = prompt(number);
     let restore = RestoreOptions::new(Duration::from_millis(WAIT_MS));
+    // Of some prompts the blocks are asked for ahead, and of some of these not wanted any more.
+    if number.is_multiple_of(2) {
+        let failed = |error| -> Prefetch { panic!("{name}: {error}") };
+        let prefetch = session.prefetch(&hashes, restore).unwrap_or_else(failed);
+        if number.is_multiple_of(4) {
+            session.cancel_prefetch(&prefetch).unwrap_or_else(|error| panic!("{name}: {error}"));
+        }
+    }
     let report = session.lookup_and_restore(&hashes, restore);
     let report = report.unwrap_or_else(|error| panic!("{name}: {error}"));
     let blocks = report.held().blocks();
@@ -246,6 +254,14 @@ fn fetch(
     for (hash, bytes) in hashes.iter().zip(&bytes[..valid]) {
         assert!(*bytes == payload(hash), "{name}: wrong bytes were accepted");
     }
+    let under_way = session.poll_prefetches().unwrap_or_else(|error| panic!("{name}: {error}"));
+    let counted = session.metrics();
+    let ended = counted.prefetch_restored_blocks
+        + counted.prefetch_late_blocks
+        + counted.prefetch_refused_blocks
+        + counted.prefetch_cancelled_blocks;
+    let asked = counted.prefetch_asked_blocks;
+    assert_eq!(asked, ended + under_way as u64, "{name}: a block ends once");
     let (restored, stop) = (report.restored(), report.stop());
     session.release(report.into_held());
     (valid, restored, stop)
@@ -370,7 +386,8 @@ fn every_line_takes_a_request(
     hosts: usize,
     key: BlockKey,
 ) {
-    let requests = vec![RestoreRequest { key, wait_ms: 100, recompute_ms: None }; RING as usize];
+    let requests =
+        vec![RestoreRequest { key, wait_ms: 100, recompute_ms: None, ahead: false }; RING as usize];
     for node in
         (0..hosts).filter_map(|node| cache.member().layout().node(u16::try_from(node).ok()?))
     {

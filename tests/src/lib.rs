@@ -2,6 +2,7 @@
 
 pub mod cache_scenarios;
 pub mod drive_scenarios;
+pub mod drive_torture;
 pub mod exploration;
 pub mod fabric_conformance;
 pub mod flush_sites;

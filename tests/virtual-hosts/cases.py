@@ -5,6 +5,7 @@ from rack import Rack
 import before_format
 import death
 import declared
+import drives
 import members
 import objects
 import qualified
@@ -19,7 +20,7 @@ def run_all(rack: Rack) -> None:
         return
     for case in [*members.CASES, *objects.CASES, qualified.pair]:
         rack.case(case)
-    deaths = [death.and_comes_back, declared.a_host, declared.the_managers_host]
+    deaths = [drives.power_is_cut, death.and_comes_back, declared.a_host, declared.the_managers_host]
     if not all(rack.case(case) for case in deaths) or not rack.case(members.all_leave):
         return
     rack.locks = members.BAKERY

@@ -5,7 +5,10 @@ import time
 
 from rack import DEVICE, CaseFailed, Rack, figures
 
-FORMAT_ANEW = f"rackline format --region {DEVICE} --kind devdax --nodes 4 --chunk 2MiB --force"
+FORMAT_ANEW = (
+    f"rackline format --region {DEVICE} --kind devdax --nodes 4 --chunk 2MiB --force"
+    " --drive-bytes 128MiB --drive-block 16KiB"
+)
 ARBITRATED, BAKERY = "arbitrated", "bakery"
 MANAGER_LIMIT_S = 60
 

@@ -155,6 +155,7 @@ def bring_up(mode: str, programs: dict[str, bytes], logs: pathlib.Path):
         hosts = []
         for name in ["a", "b"]:
             host = VirtualHost(name, mode, found, image, pool, logs, folder)
+            host.make_drive()
             stack.callback(host.close)
             hosts.append(host)
         for host in hosts:

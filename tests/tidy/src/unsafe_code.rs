@@ -28,6 +28,7 @@ pub const ALLOWED: &[&str] = &[
     "connector/capi/src/session/opening.rs",
     "connector/capi/src/session/options.rs",
     "connector/capi/src/session/pool.rs",
+    "connector/capi/src/session/prefetch.rs",
     "connector/capi/src/session/prefix.rs",
     "connector/capi/src/session/publish.rs",
     "connector/capi/src/session/reason.rs",

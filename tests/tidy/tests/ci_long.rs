@@ -25,6 +25,8 @@ fn copy() -> TempDir {
     let prove = "echo asked prove $*; test $1 != simulate";
     program(&folder.path().join("target/release/prove"), prove);
     program(&folder.path().join("tests/virtual-hosts/run"), "echo asked virtual-hosts $*");
+    let wheels = folder.path().join("connector/python/tests/equal_wheels");
+    program(&wheels, "echo asked equal-wheels");
     folder
 }
 
@@ -52,17 +54,19 @@ fn all_parts_run_and_the_one_that_fails_is_told() {
         "prove simulate --seconds 3600",
         "prove torture --seconds 1200 --seed 7 --declare --stops",
         "prove torture --seconds 1200 --seed 8 --scarce",
+        "prove torture --drives --seconds 1200",
         "virtual-hosts hmem",
+        "equal-wheels",
     ];
     assert_eq!(asked.len(), begins.len(), "{said}");
     for (asked, begin) in asked.iter().zip(begins) {
         assert!(asked.starts_with(begin), "{asked}, not {begin}");
     }
-    assert!(said.contains("part 5 of 8, simulate: begins at"), "{said}");
-    assert!(said.contains("part 5 of 8, simulate: FAILED"), "{said}");
-    assert!(said.contains("part 8 of 8, virtual-hosts: passed"), "{said}");
+    assert!(said.contains("part 5 of 10, simulate: begins at"), "{said}");
+    assert!(said.contains("part 5 of 10, simulate: FAILED"), "{said}");
+    assert!(said.contains("part 9 of 10, virtual-hosts: passed"), "{said}");
     let rows = said.lines().skip_while(|line| !line.starts_with("part  "));
-    assert_eq!(rows.filter(|row| row.ends_with("passed")).count(), 7, "{said}");
+    assert_eq!(rows.filter(|row| row.ends_with("passed")).count(), 9, "{said}");
 }
 
 #[test]

@@ -79,17 +79,18 @@ fn nothing_runs_behind_a_step_that_fails() {
 }
 
 #[test]
-fn a_step_over_twice_its_budget_fails_when_all_run() {
+fn a_step_over_twice_its_budget_is_marked_when_all_run() {
     // Only the second is long. The first has seconds to spare on a busy machine.
     let steps = [("1-a", "sleep 4.1"), ("2-b", "sleep 2.1; echo ended")];
     let folder = copy("1-a 4\n2-b 1\n", &steps);
     let (status, said) = run(&folder, &[]);
-    assert_eq!(status, 3, "{said}");
+    assert_eq!(status, 0, "{said}");
     assert!(said.contains("ended"), "it was broken off: {said}");
     assert!(row(&said, "1-a").ends_with("passed"), "over its budget, but not twice: {said}");
-    assert!(row(&said, "2-b").ends_with("took more than twice its budget of 1 s"), "{said}");
+    assert!(row(&said, "2-b").ends_with("passed, over twice its budget"), "{said}");
     let (status, said) = run(&folder, &["2-b"]);
-    assert_eq!(status, 0, "alone it may have had to build: {said}");
+    assert_eq!(status, 0, "{said}");
+    assert!(row(&said, "2-b").ends_with("passed"), "alone it may have had to build: {said}");
 }
 
 #[test]

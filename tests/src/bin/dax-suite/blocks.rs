@@ -8,15 +8,18 @@ use cxl_shm::clock::SystemClock;
 use cxl_shm::fabric::Fabric;
 use cxl_shm::lifecycle::Attachment;
 use cxl_shm::node::MappedBackend;
-use cxl_shm::units::{Extent, LineRange};
+use cxl_shm::units::{Extent, LineRange, NodeId};
+use kv_cache::tier::{Found, RestoreState};
 use kv_cache::{
     BlockHash, BlockKey, BlockSpec, Cache, KeySpace, Model, ModelFingerprint, Namespace,
-    Reservation, Wanted,
+    Reservation, RestoreRequest, Wanted,
 };
 use rackline::dma::Checksum;
 
 const TIMEOUT_MS: u64 = 60_000;
 const BLOCK_BYTES: u64 = 16 << 10;
+/// Blocks that are asked for at once.
+const AT_ONCE: usize = 8;
 
 /// Publish blocks as a node, read those of any node, remove those of a node.
 #[derive(Args, Debug)]
@@ -42,6 +45,20 @@ enum Action {
         #[arg(long)]
         of: u16,
     },
+    /// Ask for blocks 0 to COUNT of a node that are on a drive, and wait for the answers. The agent of
+    /// this host has to run. Says how many are in the pool then.
+    Restore {
+        count: u64,
+        /// Who published them.
+        #[arg(long)]
+        of: u16,
+        /// How long each may take.
+        #[arg(long)]
+        wait_ms: u32,
+        /// Between two times of asking, each for 8 blocks.
+        #[arg(long, default_value_t = 0)]
+        pause_ms: u64,
+    },
     /// Remove blocks 0 to COUNT of this node.
     Retire { count: u64 },
 }
@@ -55,6 +72,9 @@ pub(crate) fn run(options: &Options) -> Result<String> {
     match options.action {
         Action::Publish { count } => publish(&cache, &clock, options.node, count),
         Action::Read { count, of } => read(&cache, of, count),
+        Action::Restore { count, of, wait_ms, pause_ms } => {
+            restore(&cache, &clock, (of, count), wait_ms, pause_ms)
+        }
         Action::Retire { count } => {
             let retired: u64 = (0..count)
                 .map(|number| {
@@ -106,6 +126,56 @@ fn read(cache: &LocalCache<'_>, of: u16, count: u64) -> Result<String> {
         ensure!(words == content(of, number), "block {number} of node {of} has other bytes");
     }
     Ok(format!("read={count}"))
+}
+
+fn restore(
+    cache: &LocalCache<'_>,
+    clock: &SystemClock,
+    (of, count): (u16, u64),
+    wait_ms: u32,
+    pause_ms: u64,
+) -> Result<String> {
+    let (mut found, mut answered, mut longest_us) = (0, 0, 0);
+    let numbers: Vec<u64> = (0..count).collect();
+    for numbers in numbers.chunks(AT_ONCE) {
+        clock.sleep_ms(pause_ms);
+        let keys: Vec<_> = numbers.iter().map(|number| key(of, *number)).collect();
+        let on_drives = |key: &BlockKey| {
+            let found = cache.find_with_drives(clock, &[*key]).behind;
+            found.iter().any(|it| matches!(it, Found::OnDrive { .. }))
+        };
+        let wanted: Vec<_> = keys.iter().copied().filter(on_drives).collect();
+        found += wanted.len();
+        if wanted.is_empty() {
+            continue;
+        }
+        let request = |key: &BlockKey| RestoreRequest {
+            key: *key,
+            wait_ms,
+            recompute_ms: None,
+            ahead: false,
+        };
+        let requests: Vec<_> = wanted.iter().map(request).collect();
+        let began_us = clock.now_us();
+        let asked = cache.ask_restore(clock, NodeId(of), &requests)?;
+        loop {
+            let waited_us = clock.now_us() - began_us;
+            let states = cache.restore_states(&asked.tickets)?;
+            let waits = |state: &RestoreState| matches!(state, RestoreState::Pending);
+            if !states.iter().any(waits) || waited_us > u64::from(wait_ms) * 1000 {
+                let is_answer = |state: &&RestoreState| matches!(state, RestoreState::Answered(_));
+                answered += states.iter().filter(is_answer).count();
+                cache.cancel_restores(clock, &asked.tickets)?;
+                longest_us = longest_us.max(waited_us);
+                break;
+            }
+            clock.sleep_ms(1);
+        }
+    }
+    let keys: Vec<_> = (0..count).map(|number| key(of, number)).collect();
+    let present = cache.present(&keys).into_iter().filter(|is_present| *is_present).count();
+    let longest_ms = longest_us / 1000;
+    Ok(format!("found={found} answered={answered} present={present} longest_ms={longest_ms}"))
 }
 
 fn model() -> ModelFingerprint {

@@ -28,6 +28,8 @@ enum Command {
     Torture(torture::Options),
     #[command(hide = true)]
     TortureChild(torture::Child),
+    #[command(hide = true)]
+    TortureDrivesChild(torture::DrivesChild),
 }
 
 fn main() -> ExitCode {
@@ -38,6 +40,7 @@ fn main() -> ExitCode {
         Command::Simulate(options) => simulate::run(options),
         Command::Torture(options) => torture::run(options),
         Command::TortureChild(child) => torture::run_one(child),
+        Command::TortureDrivesChild(child) => torture::run_one_with_drives(child),
     }
 }
 

@@ -1,5 +1,7 @@
 //! `prove torture`: real processes over one file, killed with SIGKILL at any moment.
 
+mod drives;
+
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -9,6 +11,7 @@ use clap::Args;
 use cxl_shm::crash::CrashPoint;
 use cxl_shm::layout::LockProtocol;
 use cxl_shm::verify::Mutant;
+use rackline_tests::drive_torture;
 use rackline_tests::torture::coverage;
 use rackline_tests::torture::storm::{self, Figures, Plan};
 use rackline_tests::torture::{
@@ -65,6 +68,16 @@ pub(crate) struct Options {
     #[arg(long)]
     points: bool,
 
+    /// Instead, torture two hosts with drives: agents and engines are killed, and drives fail. What a
+    /// drive has acknowledged must be found again. On mapped memory.
+    #[arg(long, conflicts_with_all = ["fabric", "lock", "declare", "scarce", "stops", "mutant", "points"])]
+    drives: bool,
+
+    /// With `--drives`: the drives of the first host lose writes and do not say so, to show that the
+    /// checks notice it. The command succeeds when a check fails within the given seconds.
+    #[arg(long, requires = "drives")]
+    lying: bool,
+
     /// Print the figures as JSON.
     #[arg(long)]
     json: bool,
@@ -81,6 +94,9 @@ enum Locks {
 pub(crate) fn run(options: &Options) -> ExitCode {
     if options.points {
         return cover(options);
+    }
+    if options.drives {
+        return drives::run(options);
     }
     match (torture(options), options.mutant) {
         (Ok(figures), None) => {
@@ -164,6 +180,23 @@ pub(crate) fn run_one(child: &Child) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("prove torture-child: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A child of a run with drives. For `prove torture --drives` itself.
+#[derive(Args)]
+pub(crate) struct DrivesChild {
+    #[command(flatten)]
+    options: drive_torture::ChildOptions,
+}
+
+pub(crate) fn run_one_with_drives(child: &DrivesChild) -> ExitCode {
+    match drive_torture::run_child(&child.options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("prove torture-drives-child: {error:#}");
             ExitCode::FAILURE
         }
     }
