@@ -79,6 +79,7 @@ fn start(region: &ScratchRegion, folder: &Path) -> Outcome<Agent> {
             commit_ms: 200,
             commit_bytes: 256 << 20,
             silent_ms: 10_000,
+            retry_ms: 10_000,
             schedule: ScheduleSettings { depth: 16, idle_us: 10_000, write_wait_us: 2_000_000 },
             watermarks: Watermarks::new(95, 90)?,
             encoding: EncodingOptions { choice: EncodingChoice::Raw, least_saving_percent: 10 },
