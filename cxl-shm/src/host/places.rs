@@ -14,22 +14,28 @@
 //!   of a dead process never comes back, and the word of a place that was left has the place's
 //!   generation: a place that has passed on in between is not freed.
 //!
+//! - **HOST-N4** A process that takes a place is *entering* until the place's generation is its own. A
+//!   token of the process before names nobody in that time, though the place has a living process.
+//!
 //! ```text
-//! place    0: free    named 1 bit | 0 1 bit | identity of the process 62 bits
-//!                     named 1 bit | left 1 bit | generation 62 bits
+//! place    0: free    named 1 bit | 0 1 bit | entering 1 bit | identity of the process 61 bits
+//!                     named 1 bit | left 1 bit | 0 1 bit | generation 61 bits
 //! ```
 
 use super::process::{Liveness, ProcessIdentity, ProcessSlot};
 
 const NAMED: u64 = 1 << 63;
 const LEFT: u64 = 1 << 62;
-const _: () = assert!(ProcessIdentity::BITS & (NAMED | LEFT) == 0);
+const ENTERING: u64 = 1 << 61;
+const _: () = assert!(ProcessIdentity::BITS & (NAMED | LEFT | ENTERING) == 0);
 
 /// What the word of a place says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Place {
     /// Nobody's, and named by nothing.
     Free,
+    /// A process takes it, and has no token yet (HOST-N4). It may be dead.
+    Entering { identity: ProcessIdentity },
     /// A process has it, which may be dead.
     Taken { identity: ProcessIdentity, named: bool },
     /// Its process left, and the layer above may name it still.
@@ -40,6 +46,7 @@ impl Place {
     pub(crate) fn word(self) -> u64 {
         match self {
             Self::Free => 0,
+            Self::Entering { identity } => ENTERING | identity.word(),
             Self::Taken { identity, named } => identity.word() | if named { NAMED } else { 0 },
             Self::Left { generation } => NAMED | LEFT | generation & ProcessIdentity::BITS,
         }
@@ -50,7 +57,10 @@ impl Place {
         if word & LEFT != 0 {
             return Self::Left { generation: low };
         }
-        let taken = |identity| Self::Taken { identity, named: word & NAMED != 0 };
+        let taken = |identity| match word & ENTERING {
+            0 => Self::Taken { identity, named: word & NAMED != 0 },
+            _ => Self::Entering { identity },
+        };
         ProcessIdentity::from_word(low).map_or(Self::Free, taken)
     }
 }
@@ -67,7 +77,9 @@ impl GoneProcess {
     pub(super) fn of(slot: ProcessSlot, place: Place, liveness: &impl Liveness) -> Option<Self> {
         let is_gone = match place {
             Place::Free => false,
-            Place::Taken { identity, .. } => !liveness.is_alive(identity),
+            Place::Entering { identity } | Place::Taken { identity, .. } => {
+                !liveness.is_alive(identity)
+            }
             Place::Left { .. } => true,
         };
         is_gone.then_some(Self { slot, place })
@@ -85,7 +97,7 @@ impl GoneProcess {
 
     /// Whether the layer above may name its place.
     pub(crate) fn is_named(&self) -> bool {
-        !matches!(self.place, Place::Free | Place::Taken { named: false, .. })
+        matches!(self.place, Place::Taken { named: true, .. } | Place::Left { .. })
     }
 }
 
@@ -98,6 +110,7 @@ mod tests {
         let identity = ProcessIdentity::new(u32::MAX, u32::MAX);
         for place in [
             Place::Free,
+            Place::Entering { identity },
             Place::Taken { identity, named: false },
             Place::Taken { identity, named: true },
             Place::Left { generation: 0 },

@@ -21,14 +21,14 @@ pub struct ProcessIdentity(u64);
 
 impl ProcessIdentity {
     /// Made of a process id and a start time (which wraps after 497 days: it is only compared).
-    /// Of the process id the low 30 bits count; Linux uses 22.
+    /// Of the process id the low 29 bits count; Linux uses 22.
     #[must_use]
     pub fn new(pid: u32, start_ticks: u32) -> Self {
         Self((u64::from(pid) << 32 | u64::from(start_ticks)) & Self::BITS)
     }
 
     /// The bits of a word that an identity may use.
-    pub(crate) const BITS: u64 = (1 << 62) - 1;
+    pub(crate) const BITS: u64 = (1 << 61) - 1;
 
     /// This process.
     ///

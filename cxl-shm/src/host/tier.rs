@@ -322,17 +322,26 @@ impl<H: HostMemory> HostTier<H> {
     pub(crate) fn register(&self, identity: ProcessIdentity) -> Option<(ProcessSlot, HolderToken)> {
         (0..PROCESSES_MAX).map(ProcessSlot).find_map(|slot| {
             let (place_at, generation_at) = self.process_at(slot);
-            let taken = Place::Taken { identity, named: false }.word();
-            self.memory.compare_exchange(place_at, 0, taken).ok()?;
+            let entering = self.enter(slot, identity)?;
             let generation = self.memory.load(generation_at).wrapping_add(1);
             self.memory.store(generation_at, generation);
-            // What a dead predecessor waited for (LOCK-Q3). Until here it looks as if we did.
+            // What a dead predecessor waited for (LOCK-Q3).
             for waits in [waits_at(self.locks), host_waits_at(self.locks)] {
                 self.memory.store(waits + usize::from(slot.0), 0);
             }
             self.raise_places(u64::from(slot.0) + 1);
+            let taken = Place::Taken { identity, named: false }.word();
+            // It fails when others believed the process dead and struck it off.
+            self.memory.compare_exchange(place_at, entering, taken).ok()?;
             Some((slot, HolderToken::new(slot, generation)))
         })
+    }
+
+    /// Takes the place for the process, which has no token yet (HOST-N4). The place's word.
+    pub(crate) fn enter(&self, slot: ProcessSlot, identity: ProcessIdentity) -> Option<u64> {
+        let entering = Place::Entering { identity }.word();
+        self.memory.compare_exchange(self.process_at(slot).0, 0, entering).ok()?;
+        Some(entering)
     }
 
     /// A search for waiters looks at so many places.
@@ -393,7 +402,7 @@ impl<H: HostMemory> HostTier<H> {
     pub fn process(&self, slot: ProcessSlot) -> Option<ProcessIdentity> {
         match Place::from_word(self.memory.load(self.process_at(slot).0)) {
             Place::Taken { identity, .. } => Some(identity),
-            Place::Free | Place::Left { .. } => None,
+            Place::Free | Place::Entering { .. } | Place::Left { .. } => None,
         }
     }
 

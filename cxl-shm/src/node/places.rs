@@ -1,4 +1,4 @@
-//! The places of this host's registry, as a member sees them (rules HOST-N1 to HOST-N3 in
+//! The places of this host's registry, as a member sees them (rules HOST-N1 to HOST-N4 in
 //! `host/places.rs`).
 
 use super::backend::Backend;
@@ -37,6 +37,7 @@ impl<B: Backend> Member<B> {
 mod tests {
     use super::*;
     use crate::clock::SystemClock;
+    use crate::host::{HostLockName, ProcessIdentity};
     use crate::layout::{Geometry, LockProtocol};
     use crate::lifecycle::LeaveOutcome;
     use crate::verify::SimulatedBackend;
@@ -85,6 +86,28 @@ mod tests {
             assert_eq!(heir.process(), slot);
             assert!(!stays.has_place(token) && stays.has_place(heir.token()));
         }
+    }
+
+    #[test]
+    fn the_lock_of_a_dead_process_is_free_while_another_process_takes_its_place() {
+        let (died, join) = host();
+        let (stays, dies) = (join(1), join(2));
+        let (slot, token) = (dies.process(), dies.token());
+        std::mem::forget(dies.try_lock_host(HostLockName::Drives).expect("nobody has it"));
+        died.add(2);
+        std::mem::forget(dies);
+        assert_eq!(stays.forget_unnamed(), 1);
+        // A third process, as far as it gets before it has a token.
+        let enters = ProcessIdentity::new(3, 1);
+        stays.handle.tier().enter(slot, enters).expect("the place is free");
+        assert!(stays.has_place(token) && !stays.is_process_alive(slot), "HOST-N4");
+        let lock = stays.try_lock_host(HostLockName::Drives).expect("a dead process has it");
+        assert!(lock.recovered());
+        // It may die there.
+        assert!(slots(&stays).is_empty());
+        died.add(3);
+        assert_eq!((slots(&stays), stays.forget_unnamed()), (vec![slot.0], 1));
+        assert_eq!(join(4).process(), slot);
     }
 
     #[test]
