@@ -63,9 +63,13 @@ fn select(
     take_part: &[NodeId],
     now_ms: u64,
 ) -> Vec<DirectiveStatus> {
-    let mut last = BTreeMap::new();
-    for (at, (_, issued)) in issued.iter().enumerate() {
+    let (mut last, mut asked_by) = (BTreeMap::new(), BTreeMap::new());
+    for (at, (node, issued)) in issued.iter().enumerate() {
         if let Some((subject, asked_ms)) = issued.directive.as_ref().and_then(replaced) {
+            // Directives of one node count in their own order, whatever its clock does (CLEAR-D7).
+            let latest_ms = asked_by.entry(*node).or_insert(asked_ms);
+            let asked_ms = asked_ms.max(*latest_ms);
+            *latest_ms = asked_ms;
             let newest = last.entry(subject).or_insert((asked_ms, at));
             *newest = (*newest).max((asked_ms, at));
         }
@@ -218,6 +222,12 @@ mod tests {
         assert_eq!(shown(&all, 3000), [("unpin", 0), ("clear", 0), ("pin", 1)]);
         all[0].1.answered_by = vec![NodeId(0), NodeId(1)];
         assert_eq!(shown(&all, 3000), [("clear", 0), ("pin", 1)]);
+        let drain = |asked_ms| kv_cache::Drain { node: NodeId(1), asked_ms };
+        let back = [
+            issued(0, Directive::Drain(drain(900)), &[]),
+            issued(0, Directive::Undrain(drain(100)), &[]),
+        ];
+        assert_eq!(shown(&back, 3000), [("undrain", 0)], "the clock of node 0 went back");
         let found = select(&all, &[NodeId(0), NodeId(1)], 3001);
         assert_eq!((found[1].left_s, &found[1].unanswered), (Some(3), &vec![0, 1]));
         // A drain is in force until its node is not drained any more, and concerns that node alone.

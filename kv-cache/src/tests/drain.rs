@@ -87,6 +87,28 @@ fn a_node_that_joins_again_is_drained() {
     }
 }
 
+/// What one node asks for counts in its own order, also when the drained node sees it at a join.
+#[test]
+fn a_clock_that_went_back_does_not_leave_a_node_drained() {
+    let rig = Rig::new(2, 64, 64);
+    let asking = rig.join(1);
+    for round in 0..2 {
+        let member = rig.join(0);
+        {
+            let clock = rig.serve(&[&member, &asking]);
+            let attach = |member| Cache::attach(member, &clock).unwrap();
+            let (a, b) = (attach(&member), attach(&asking));
+            if round == 0 {
+                b.drain(&clock, drain_of(0, 60)).unwrap();
+                b.undrain(&clock, drain_of(0, 5)).unwrap();
+            }
+            a.upkeep(&clock, Watermarks::default(), CHUNK_TIMEOUT_MS);
+            assert!(!refuses(&a, &clock, 1 + round), "round {round}");
+        }
+        assert_eq!(member.leave(), LeaveOutcome::NodeLeft);
+    }
+}
+
 /// What two nodes ask for counts in the order of their clocks, when it is seen at once.
 #[test]
 fn the_last_request_counts() {

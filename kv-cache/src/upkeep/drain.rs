@@ -34,13 +34,16 @@ impl<B: Backend> Cache<'_, B> {
         let mut last = None;
         for (asking, count) in self.directive_counts().into_iter().filter(|(_, count)| *count > 0) {
             let new = self.new_directives(asking, 0, count);
+            let mut asked_ms = 0;
             for (number, directive) in new.into_iter().flat_map(New::into_directives) {
+                // Directives of one node count in their own order, whatever its clock does (CLEAR-D7).
+                asked_ms = directive.asked_ms().max(asked_ms);
                 let drained = match directive {
                     Directive::Drain(drain) if drain.node == self.member().node() => true,
                     Directive::Undrain(drain) if drain.node == self.member().node() => false,
                     _ => continue,
                 };
-                last = last.max(Some((directive.asked_ms(), asking, number, drained)));
+                last = last.max(Some((asked_ms, asking, number, drained)));
             }
         }
         last.is_some_and(|(.., drained)| drained)
