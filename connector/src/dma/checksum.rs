@@ -32,7 +32,7 @@ impl RunningChecksum {
     }
 
     /// Adds bytes by `compute`, which makes the state after them of the state before them.
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(any(target_arch = "x86_64", feature = "cuda"))]
     pub(super) fn add_by(&mut self, compute: impl FnOnce(u32) -> u32) {
         self.0 = compute(self.0);
     }
@@ -43,6 +43,41 @@ impl RunningChecksum {
 
     fn digest(&self) -> Digest {
         Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, self.0.into())
+    }
+}
+
+/// What a number of zeros makes of the state of a CRC. By it checksums of parts are put together: a CRC
+/// is linear, so the state after some bytes is the shifted state before them, XOR the CRC of the bytes
+/// from the state 0 on.
+#[cfg(feature = "cuda")]
+#[derive(Clone, Debug)]
+pub(super) struct Shift {
+    /// Of each bit of the state.
+    of_bits: [u32; 32],
+}
+
+#[cfg(feature = "cuda")]
+impl Shift {
+    /// Of so many bytes. Takes as long as to read that many, 32 times.
+    pub(super) fn over(bytes: u64) -> Self {
+        const ZEROS: [u8; 4096] = [0; 4096];
+        let over = |state: u32| {
+            let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, state.into());
+            let mut left = bytes;
+            while left > 0 {
+                let now = left.min(ZEROS.len() as u64);
+                digest.update(&ZEROS[..usize::try_from(now).expect("it is short")]);
+                left -= now;
+            }
+            state_of(&digest)
+        };
+        Self { of_bits: std::array::from_fn(|bit| over(1 << bit)) }
+    }
+
+    /// The state after the zeros.
+    pub(super) fn of(&self, state: u32) -> u32 {
+        let bits = self.of_bits.iter().enumerate();
+        bits.fold(0, |sum, (bit, of_bit)| sum ^ (of_bit & (state >> bit & 1).wrapping_neg()))
     }
 }
 
@@ -60,5 +95,24 @@ mod tests {
         assert_eq!(Checksum::of(&[b"1234", b"", b"56789"]), Checksum(0xe306_9283));
         assert_eq!(Checksum::of(&[&[0; 32]]), Checksum(0x8a91_36aa));
         assert_eq!(Checksum::of(&[]), Checksum(0));
+    }
+
+    #[cfg(feature = "cuda")]
+    #[test]
+    fn checksums_of_parts_are_put_together() {
+        let bytes: Vec<u8> = (0..20_000_u32).flat_map(|word| (word * 31).to_le_bytes()).collect();
+        for cuts in [vec![0], vec![1, 4095, 4096, 4097], vec![64, 8192, 12_288], vec![79_999]] {
+            let mut running = RunningChecksum::new();
+            let ends = cuts.iter().copied().chain([bytes.len()]);
+            let mut start = 0;
+            for end in ends {
+                let part = &bytes[start..end];
+                let mut of_part = RunningChecksum(0);
+                of_part.add(part);
+                running.add_by(|state| Shift::over(part.len() as u64).of(state) ^ of_part.0);
+                start = end;
+            }
+            assert_eq!(running.finish(), Checksum::of(&[&bytes]), "{cuts:?}");
+        }
     }
 }
