@@ -1,15 +1,18 @@
 //! The file that stands for the pool, and the GPU.
 
+#![expect(clippy::disallowed_methods, reason = "this is what the machine takes, not the protocol")]
+
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use cudarc::driver::{CudaSlice, CudaStream};
-use cxl_shm::fabric::{MappedFabric, Mapping};
+use cxl_shm::fabric::{MappedFabric, Mapping, ReadBack};
 use cxl_shm::region::free_bytes;
 use cxl_shm::units::Extent;
-use rackline::cuda::CudaDma;
+use rackline::cuda::{CudaDma, CudaOptions};
 use rackline::dma::{Checksum, DmaEngine, DmaError, LoadJob, StoreJob};
 
 use crate::current::without_context;
@@ -22,6 +25,8 @@ pub(crate) struct Device {
     pub(crate) file: File,
     pub(crate) path: PathBuf,
     pub(crate) bytes: u64,
+    /// Seconds that it took to open the GPU and to register the file.
+    pub(crate) open_s: f64,
     /// Removes the file.
     _directory: tempfile::TempDir,
 }
@@ -41,9 +46,11 @@ impl Device {
         let path = folder.path().join("pool");
         let file = File::options().read(true).write(true).create_new(true).open(&path)?;
         file.set_len(bytes)?;
+        let began = Instant::now();
         let dma = engine(&file, bytes, gpu)?;
+        let open_s = began.elapsed().as_secs_f64();
         let stream = dma.context().new_stream()?;
-        Ok(Self { dma, stream, file, path, bytes, _directory: folder })
+        Ok(Self { dma, stream, file, path, bytes, open_s, _directory: folder })
     }
 
     /// That many bytes of the pool, from the start of its `index`-th part of that length.
@@ -74,10 +81,18 @@ impl Device {
         Ok(self.dma.load(&mut [LoadJob { payload, parts }]).remove(0))
     }
 
+    /// Another engine over the file.
+    pub(crate) fn another(&self, gpu: usize, how: ReadBack, by_gpu: bool) -> Result<CudaDma> {
+        let mut options = CudaOptions::from_environment()?;
+        options.gpu_checksums &= by_gpu;
+        let fabric = MappedFabric::new(Mapping::shared(&self.file, self.bytes)?)?;
+        Ok(CudaDma::with_options(fabric.with_read_back(how), gpu, options)?)
+    }
+
     /// Ends the engine, and sees that nothing of it stays behind: the mapping can be registered
     /// anew, and is unmapped.
     pub(crate) fn close(self, gpu: usize) -> Result<String> {
-        let Self { dma, stream, file, bytes, path, _directory } = self;
+        let Self { dma, stream, file, bytes, path, open_s: _, _directory } = self;
         stream.synchronize()?;
         drop(stream);
         let end = |dma| {
@@ -94,8 +109,9 @@ impl Device {
 }
 
 fn engine(file: &File, bytes: u64, gpu: usize) -> Result<CudaDma> {
+    // As of a region in this host's memory, and of one on a device that was qualified.
     let fabric = MappedFabric::new(Mapping::shared(file, bytes)?)?;
-    Ok(CudaDma::new(fabric, gpu)?)
+    Ok(CudaDma::new(fabric.with_read_back(ReadBack::NotNeeded), gpu)?)
 }
 
 /// Whether this process maps the file.

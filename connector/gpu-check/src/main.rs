@@ -3,7 +3,7 @@
 //! One binary, to be built anywhere (`cargo build --release -p rackline-gpu-check`) and carried to
 //! the machine with the GPU. It needs nothing there but the driver.
 
-mod bandwidth;
+mod checksums;
 mod content;
 mod current;
 mod device;
@@ -15,6 +15,7 @@ mod registration;
 mod report;
 mod round_trips;
 mod second_process;
+mod speed;
 mod streams;
 mod transfers;
 
@@ -111,6 +112,7 @@ fn run(options: &Options) -> Result<ExitCode> {
     let device = Device::open(&options.directory, options.size.as_u64(), options.gpu)
         .context("cannot set up the check")?;
     registration::check(&mut report, &device);
+    report.check("checksums", checksums::check(&device));
     report.check("round trips", round_trips::check(&device));
     report.check("layers", layers::check(&device));
     report.check("several streams", streams::check(&device));
@@ -120,7 +122,7 @@ fn run(options: &Options) -> Result<ExitCode> {
         report.check("cuFile", file_reads(&device, folder));
     }
     report.check("transfers", transfers::check(&device, &options.directory, options.gpu));
-    report.bandwidth(bandwidth::measure(&device, options.rounds));
+    report.speed(speed::measure(&device, options.gpu, options.rounds));
     let figures = device.dma.figures();
     report.check("shutdown", device.close(options.gpu));
     Ok(report.finish(figures))

@@ -12,7 +12,11 @@ pub(crate) fn check(report: &mut Report, device: &Device) {
     let size = ByteSize(device.bytes);
     let reach = device.dma.reach();
     let outcome = match reach.bounced_because() {
-        None => Ok(format!("{size} {}", reach.label())),
+        None => Ok(format!(
+            "{size} {}, after {:.2} s with the GPU opened",
+            reach.label(),
+            device.open_s
+        )),
         Some(reason) => {
             Err(anyhow!("the driver registers no {size} of this file ({reason}): payload bounces"))
         }

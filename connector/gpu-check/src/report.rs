@@ -7,14 +7,22 @@ use bytesize::ByteSize;
 use rackline::cuda::CudaFigures;
 use serde::Serialize;
 
+use crate::speed::Way;
+
 /// One measurement.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Figure {
-    pub(crate) way: &'static str,
+    /// What is special about it.
+    pub(crate) name: &'static str,
+    pub(crate) way: Way,
     pub(crate) payload_bytes: u64,
-    pub(crate) batch: usize,
+    /// Of GPU memory, with gaps between them.
+    pub(crate) part_bytes: u64,
+    /// Payloads of a call, of one thread.
+    pub(crate) batch: u64,
+    pub(crate) threads: u64,
     pub(crate) gib_per_s: f64,
-    /// The same bytes to or from pinned memory, in the same run.
+    /// The same bytes to or from pinned memory, payload by payload, in the same run.
     pub(crate) plain_gib_per_s: f64,
     pub(crate) ratio: f64,
     pub(crate) target: f64,
@@ -51,13 +59,13 @@ impl Report {
     }
 
     /// Measurements that came to their end. A target that is missed is no failure.
-    pub(crate) fn bandwidth(&mut self, measured: Result<Vec<Figure>>) {
+    pub(crate) fn speed(&mut self, measured: Result<Vec<Figure>>) {
         let outcome = measured.map(|figures| {
             let reached = figures.iter().filter(|figure| figure.ratio >= figure.target).count();
             self.figures = figures;
             format!("{reached} of {} targets reached", self.figures.len())
         });
-        self.check("bandwidth", outcome);
+        self.check("speed", outcome);
     }
 
     /// Prints the rest.
@@ -66,10 +74,11 @@ impl Report {
         if self.json {
             let report = serde_json::json!({
                 "checks": self.checks,
-                "bandwidth": self.figures,
+                "speed": self.figures,
                 "stored_bytes": engine.stored_bytes,
                 "loaded_bytes": engine.loaded_bytes,
                 "bounced_bytes": engine.bounced_bytes,
+                "gpu_summed_bytes": engine.gpu_summed_bytes,
                 "failed_payloads": engine.failed_payloads,
             });
             println!("{report}");
@@ -91,13 +100,28 @@ impl Report {
             return;
         }
         println!();
-        println!("       payload  at a time      GiB/s  pinned GiB/s  ratio  target");
+        println!(
+            "{:<10} {:<6} {:>8} {:>9} {:>8} {:>7} {:>7} {:>12} {:>5} {:>6}",
+            "",
+            "way",
+            "payload",
+            "parts of",
+            "a call",
+            "threads",
+            "GiB/s",
+            "plain GiB/s",
+            "ratio",
+            "target"
+        );
         for figure in &self.figures {
             println!(
-                "{:<5} {:>8} {:>10} {:>10.2} {:>13.2} {:>6.2} {:>7.2}",
-                figure.way,
+                "{:<10} {:<6} {:>8} {:>9} {:>8} {:>7} {:>7.2} {:>12.2} {:>5.2} {:>6.2}",
+                figure.name,
+                format!("{:?}", figure.way).to_lowercase(),
                 ByteSize(figure.payload_bytes).to_string(),
+                ByteSize(figure.part_bytes).to_string(),
                 figure.batch,
+                figure.threads,
                 figure.gib_per_s,
                 figure.plain_gib_per_s,
                 figure.ratio,

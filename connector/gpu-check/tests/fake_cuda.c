@@ -6,10 +6,16 @@
  * FAKE_CUDA=no-register     memory is not registered
  *           only-iomemory   memory is registered as that of a device only
  *           no-gpu          the driver is there, and no GPU
- *           corrupt         copies of 1 MiB and more change a byte
+ *           corrupt         copies of 256 KiB and more change a byte on their way to or from pinned memory
+ *           no-kernel       no code for the GPU is loaded: a driver that is too old for it
+ *           wrong-sums      the GPU computes wrong checksums
  *           eager-copies    copies happen at once, before the work that they should wait for
  *           fail:NAME:N     the N-th call of that function, and all later ones, fail
  * -DWITHOUT_BATCH         a driver that has no cuMemcpyBatchAsync
+ *
+ * The one kernel is the real one, compiled for the processor. What a caller would be hurt by on a real
+ * GPU is refused: more than 1,024 copies at once, waits that keep a processor busy, sums of memory that
+ * is not the GPU's.
  */
 #include <pthread.h>
 #include <stdint.h>
@@ -18,21 +24,25 @@
 #include <string.h>
 #include <unistd.h>
 
+#define ON_CPU
+#include "../../src/dma/cuda/kernel/crc32c.cu"
+
 typedef int CUresult;
 typedef uint64_t CUdeviceptr;
 
 enum {
     OK = 0, INVALID_VALUE = 1, NO_DEVICE = 101, INVALID_CONTEXT = 201, FAILED = 719,
-    NOT_READY = 600, NOT_SUPPORTED = 801, CAPTURE_IMPLICIT = 906
+    NOT_READY = 600, NOT_SUPPORTED = 801, CAPTURE_IMPLICIT = 906, UNSUPPORTED_PTX = 222
 };
 
 /* Memory that copies may reach. One copy lies within one range on each side. */
 struct range { uint64_t start, bytes; int pinned; struct range *next; };
 struct stream;
-struct event { struct stream *stream; uint64_t position; };
+struct event { struct stream *stream; uint64_t position; unsigned flags; };
 struct op {
-    enum { COPY, SET, WAIT } kind;
+    enum { COPY, SET, WAIT, TABLES_OF_SUMS, SUM } kind;
     uint64_t to, from, bytes;
+    unsigned warps;
     uint8_t value;
     void *snapshot;
     struct event until;
@@ -108,7 +118,20 @@ static int remove_range(uint64_t start) {
 
 static void copy(uint64_t to, uint64_t from, uint64_t bytes) {
     memcpy((void *)to, (void *)from, bytes);
-    if (bytes >= 1 << 20 && mode_is("corrupt")) ((uint8_t *)to)[bytes / 2] += 1;
+    if (bytes >= 256 << 10 && mode_is("corrupt") && (is_pinned(to, bytes) || is_pinned(from, bytes))) ((uint8_t *)to)[bytes / 2] += 1;
+}
+
+static void make_tables(void) {
+    for (u32 table = 0; table < TABLES; table++)
+        for (u32 entry = 0; entry < TABLE; entry++) make_table(table, entry);
+}
+
+/* Warps one after another, and of each the lanes. */
+static void sum(const struct piece *pieces, u32 count, u32 *sums, u32 warps) {
+    fill_row_table(0, 1);
+    for (u32 warp = 0; warp < warps; warp++)
+        for (u32 lane = 0; lane < LANES; lane++) sum_pieces(lane, warp, warps, pieces, count, sums);
+    if (mode_is("wrong-sums")) sums[0] ^= 1;
 }
 
 static void run_until(struct stream *stream, uint64_t position) {
@@ -120,6 +143,8 @@ static void run_until(struct stream *stream, uint64_t position) {
         if (op->kind == COPY) copy(op->to, op->snapshot ? (uint64_t)op->snapshot : op->from, op->bytes);
         if (op->kind == SET) memset((void *)op->to, op->value, op->bytes);
         if (op->kind == WAIT) run_until(op->until.stream, op->until.position);
+        if (op->kind == TABLES_OF_SUMS) make_tables();
+        if (op->kind == SUM) sum((struct piece *)op->from, op->bytes, (u32 *)op->to, op->warps);
         free(op->snapshot);
         free(op);
     }
@@ -192,6 +217,16 @@ CUresult cuStreamCreate(void **handle, unsigned flags) {
     *handle = stream;
     return OK;
 }
+/* The least first: a stream of priority 0 gives way to all others. */
+CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest) {
+    *least = 0;
+    *greatest = -5;
+    return OK;
+}
+CUresult cuStreamCreateWithPriority(void **handle, unsigned flags, int priority) {
+    if (fails("cuStreamCreateWithPriority")) return FAILED;
+    return priority == 0 ? cuStreamCreate(handle, flags) : INVALID_VALUE;
+}
 /* Events may still name it: it is kept, empty. */
 CUresult cuStreamDestroy_v2(void *handle) {
     LOCKED(run_until(stream_of(handle), stream_of(handle)->submitted));
@@ -237,7 +272,7 @@ CUresult cuThreadExchangeStreamCaptureMode(int *mode) {
 }
 
 CUresult cuEventCreate(struct event **event, unsigned flags) {
-    (void)flags; *event = calloc(1, sizeof **event); return OK;
+    *event = calloc(1, sizeof **event); (*event)->flags = flags; return OK;
 }
 CUresult cuEventDestroy_v2(struct event *event) { free(event); return OK; }
 CUresult cuEventRecord(struct event *event, void *handle) {
@@ -247,6 +282,7 @@ CUresult cuEventRecord(struct event *event, void *handle) {
 /* Each query lets the stream do one thing more. */
 CUresult cuEventQuery(struct event *event) {
     int done = 1;
+    if (fails("cuEventQuery")) return FAILED;
     LOCKED(if (event->stream && event->stream->done < event->position) {
         run_until(event->stream, event->stream->done + 1);
         done = event->stream->done >= event->position;
@@ -254,7 +290,9 @@ CUresult cuEventQuery(struct event *event) {
     return done ? OK : NOT_READY;
 }
 CUresult cuEventSynchronize(struct event *event) {
+    const unsigned sleeps = 1;
     if (fails("cuEventSynchronize")) return FAILED;
+    if (!(event->flags & sleeps)) return INVALID_VALUE;
     LOCKED(if (event->stream) run_until(event->stream, event->position));
     return OK;
 }
@@ -277,6 +315,54 @@ CUresult cuMemFree_v2(CUdeviceptr address) {
     if (found) free((void *)address);
     return found ? OK : INVALID_VALUE;
 }
+/* The allocation in which that address lies. */
+CUresult cuMemGetAddressRange_v2(CUdeviceptr *start, size_t *bytes, CUdeviceptr address) {
+    struct range *range;
+    LOCKED(range = range_of(address, 1));
+    if (!range) return INVALID_VALUE;
+    *start = range->start;
+    *bytes = range->bytes;
+    return OK;
+}
+
+/* The kernel, by the names of its two functions. */
+static const char tables_function[] = "rackline_crc32c_tables", sums_function[] = "rackline_crc32c";
+CUresult cuModuleLoadData(void **module, const void *image) {
+    if (fails("cuModuleLoadData")) return FAILED;
+    if (mode_is("no-kernel")) return UNSUPPORTED_PTX;
+    *module = (void *)image;
+    return strstr(image, ".entry rackline_crc32c(") ? OK : INVALID_VALUE;
+}
+CUresult cuModuleGetFunction(void **function, void *module, const char *name) {
+    const char *known = !strcmp(name, sums_function) ? sums_function
+                      : !strcmp(name, tables_function) ? tables_function : NULL;
+    *function = (void *)known;
+    return known && module ? OK : INVALID_VALUE;
+}
+CUresult cuModuleUnload(void *module) { return module && current ? OK : INVALID_CONTEXT; }
+CUresult cuLaunchKernel(void *function, unsigned grid, unsigned grid_y, unsigned grid_z, unsigned block,
+                        unsigned block_y, unsigned block_z, unsigned shared_bytes, void *stream,
+                        void **parameters, void **extra) {
+    if (fails("cuLaunchKernel")) return FAILED;
+    if (current != &context_cookie) return INVALID_CONTEXT;
+    if (!grid || grid_y * grid_z * block_y * block_z != 1 || shared_bytes || extra) return INVALID_VALUE;
+    if (function == tables_function) {
+        if (grid != TABLES || block != TABLE) return INVALID_VALUE;
+        LOCKED(submit(stream_of(stream), (struct op){.kind = TABLES_OF_SUMS}));
+        return OK;
+    }
+    const struct piece *pieces = *(const struct piece **)parameters[0];
+    u32 count = *(u32 *)parameters[1], *sums = *(u32 **)parameters[2];
+    int known;
+    LOCKED(
+        known = is_pinned((uint64_t)pieces, count * sizeof *pieces) &&
+                is_pinned((uint64_t)sums, count * sizeof *sums);
+        for (u32 i = 0; known && i < count; i++) known = range_of(pieces[i].address, pieces[i].bytes) != NULL;
+        if (known) submit(stream_of(stream), (struct op){.kind = SUM, .to = (uint64_t)sums,
+            .from = (uint64_t)pieces, .bytes = count, .warps = grid * block / LANES}));
+    return known ? OK : FAILED;
+}
+
 CUresult cuMemHostAlloc(void **address, size_t bytes, unsigned flags) {
     (void)flags;
     *address = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
@@ -325,6 +411,8 @@ CUresult cuMemcpyBatchAsync(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes, s
     (void)attributes;
     /* What the real one refuses. */
     if (!stream || !count || attribute_count != 1 || indexes[0] != 0) return INVALID_VALUE;
+    const size_t at_once = 1024;
+    if (count > at_once) return INVALID_VALUE;
     if (fails("cuMemcpyBatchAsync")) return FAILED;
     CUresult result = OK;
     LOCKED(for (size_t i = 0; i < count && result == OK; i++) {

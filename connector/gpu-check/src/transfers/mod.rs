@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use cudarc::driver::CudaStream;
-use rackline::cuda::{CudaError, CudaFigures, GpuError, PoolReach};
+use rackline::cuda::{CudaError, CudaFigures, GpuError, PoolReach, Summing};
 use rackline::{AsyncOptions, AsyncPool, BlockHash, NewBlock, SubmitError, SubmitErrorKind};
 
 use crate::current::without_context;
@@ -62,8 +62,11 @@ pub(crate) fn check(device: &Device, directory: &Path, gpu: usize) -> Result<Str
     let bounced = matches!(opened.reach(), PoolReach::Bounced { .. });
     let bounced_bytes = if bounced { 2 * bytes } else { 0 };
     let expected =
-        CudaFigures { stored_bytes: bytes, loaded_bytes: bytes, bounced_bytes, failed_payloads: 0 };
+        CudaFigures { stored_bytes: bytes, loaded_bytes: bytes, bounced_bytes, ..figures };
     ensure!(figures == expected, "counted {figures:?} instead of {expected:?}");
+    ensure!(figures.failed_payloads == 0, "payloads failed: {figures:?}");
+    let summed = if *opened.summing() == Summing::ByGpu { 2 * bytes } else { 0 };
+    ensure!(figures.gpu_summed_bytes == summed, "the GPU summed something else: {figures:?}");
 
     not_behind_later_work(&session, &engine, gpu)?;
     not_behind_work_for_nothing(&session, &engine, gpu)?;
