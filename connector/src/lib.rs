@@ -202,7 +202,7 @@ pub mod cuda {
 
     pub use crate::asynchronous::{Gpu, GpuError};
     pub use crate::dma::cuda::{
-        CudaDma, CudaError, CudaFigures, DeviceDestination, DeviceSource, EngineStream, PoolReach,
-        gpus,
+        CudaDma, CudaError, CudaFigures, CudaOptions, DeviceDestination, DeviceSource,
+        EngineStream, PoolReach, Summing, gpus,
     };
 }

@@ -387,6 +387,9 @@ typedef struct {
   uint64_t loaded_bytes;
   // How many of both went through the buffer.
   uint64_t bounced_bytes;
+  // How many of both have a checksum that the GPU computed, of its own memory. Of the others a byte
+  // that changes between the GPU and the pool is not noticed.
+  uint64_t gpu_summed_bytes;
   // Blocks that the driver failed to copy.
   uint64_t failed_payloads;
 } RacklineGpuFigures;

@@ -195,10 +195,18 @@ class Gpu:
     @property
     def bounced_because(self) -> str | None:
         """Why it does not reach the pool straight, in the driver's words; ``None`` where it does."""
+    @property
+    def summing(self) -> str:
+        """Who computes checksums: ``by the GPU``, of its own memory, so that a byte that changes on the way
+        is noticed; or ``by the CPU``, of what the pool has."""
+    @property
+    def summed_by_cpu_because(self) -> str | None:
+        """Why the CPU computes them; ``None`` where the GPU does."""
     def figures(self) -> dict[str, int]:
         """What it copied so far for this process: ``stored_bytes``, ``loaded_bytes``,
-        ``bounced_bytes`` (those of both that went through the buffer), ``failed_payloads``. Also after
-        the pool was closed; zeros in a forked child."""
+        ``bounced_bytes`` (those of both that went through the buffer), ``gpu_summed_bytes`` (those of both
+        whose checksum the GPU computed), ``failed_payloads``. Also after the pool was closed; zeros in a
+        forked child."""
 
 class Quota(TypedDict, total=False):
     """How much of this node's payload a namespace may keep when room is short, for all processes of the

@@ -39,6 +39,18 @@ impl Gpu {
         self.gpu.reach().bounced_because()
     }
 
+    /// Who computes the checksums of blocks in its memory.
+    #[getter]
+    fn summing(&self) -> &'static str {
+        self.gpu.summing().label()
+    }
+
+    /// Why the processor computes them; `None` where the GPU does.
+    #[getter]
+    fn summed_by_cpu_because(&self) -> Option<&str> {
+        self.gpu.summing().cpu_because()
+    }
+
     /// What was copied so far, by names.
     fn figures<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let figures = self.gpu.figures();
@@ -46,6 +58,7 @@ impl Gpu {
         counters.set_item("stored_bytes", figures.stored_bytes)?;
         counters.set_item("loaded_bytes", figures.loaded_bytes)?;
         counters.set_item("bounced_bytes", figures.bounced_bytes)?;
+        counters.set_item("gpu_summed_bytes", figures.gpu_summed_bytes)?;
         counters.set_item("failed_payloads", figures.failed_payloads)?;
         Ok(counters)
     }

@@ -80,7 +80,7 @@ def driver() -> Driver:
     """The driver of this process from now on, also where the machine has a real one."""
     with tempfile.TemporaryDirectory() as folder:
         built = pathlib.Path(folder) / NAME
-        command = ["cc", "-shared", "-fPIC", "-O1", "-pthread", f"-Wl,-soname,{NAME}"]
+        command = ["cc", "-shared", "-fPIC", "-O2", "-pthread", f"-Wl,-soname,{NAME}"]
         subprocess.run([*command, "-o", built, SOURCE], check=True)
         # A later load of this name in this process gets the library that is loaded already.
         return Driver(ctypes.CDLL(str(built), mode=ctypes.RTLD_GLOBAL))

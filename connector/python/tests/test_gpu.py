@@ -54,6 +54,7 @@ class OnGpu(unittest.TestCase):
         pool = self.attach(fetch_threads=1)
         gpu = pool.gpu(GPU)
         self.assertEqual((gpu.number, gpu.reach, gpu.bounced_because), (0, "registered", None))
+        self.assertEqual((gpu.summing, gpu.summed_by_cpu_because), ("by the GPU", None))
         session = pool.session(model(), BLOCK_BYTES)
         source, memory = self.memory(fill=200)
         self.assertEqual(memory.gpu, GPU)
@@ -88,6 +89,7 @@ class OnGpu(unittest.TestCase):
                 "stored_bytes": 4 * BLOCK_BYTES,
                 "loaded_bytes": 4 * BLOCK_BYTES,
                 "bounced_bytes": 0,
+                "gpu_summed_bytes": 8 * BLOCK_BYTES,
                 "failed_payloads": 0,
             },
         )
@@ -112,17 +114,58 @@ class OnGpu(unittest.TestCase):
         gpu = pool.gpu(GPU)
         session = pool.session(model(), BLOCK_BYTES)
         _, memory = self.memory(fill=1)
-        with mode("fail:cuMemcpyBatchAsync:1"):
+        with mode("fail:cuMemcpyAsync:1"):
             published = session.publish(hashes(1), 0, memory, [0], stream=self.stream).wait()
         self.assertEqual(published.outcomes, ["copy"])
         self.assertIn("the fake driver refuses", published.messages["copy"])
         self.assertEqual(len(session.lookup(hashes(1)).wait()), 0)
         session.publish(hashes(1), 0, memory, [0], stream=self.stream).wait()
         prefix = session.lookup(hashes(1)).wait()
-        with mode("fail:cuMemcpyBatchAsync:1"):
+        with mode("fail:cuMemcpyAsync:1"):
             fetched = session.fetch(prefix, memory, [1], stream=self.stream).wait()
         self.assertEqual((fetched.valid_blocks, fetched.reason), (0, "copy"))
         self.assertEqual(gpu.figures()["failed_payloads"], 2)
+
+    def test_a_driver_without_the_kernel_has_the_cpu_sum(self) -> None:
+        with mode("no-kernel"):
+            pool = self.attach()
+            gpu = pool.gpu(GPU)
+        self.assertEqual(gpu.summing, "by the CPU")
+        self.assertIn("the fake driver refuses", gpu.summed_by_cpu_because)
+        session = pool.session(model(), BLOCK_BYTES)
+        _, memory = self.memory(fill=5)
+        session.publish(hashes(1), 0, memory, [0], stream=self.stream).wait()
+        prefix = session.lookup(hashes(1)).wait()
+        fetched = session.fetch(prefix, memory, [1], stream=self.stream).wait()
+        self.assertEqual((fetched.valid_blocks, gpu.figures()["gpu_summed_bytes"]), (1, 0))
+
+    def test_a_block_whose_checksum_is_another_in_gpu_memory_is_a_miss(self) -> None:
+        pool = self.attach()
+        pool.gpu(GPU)
+        session = pool.session(model(), BLOCK_BYTES)
+        _, memory = self.memory(fill=5)
+        session.publish(hashes(1), 0, memory, [0], stream=self.stream).wait()
+        prefix = session.lookup(hashes(1)).wait()
+        with mode("wrong-sums"):
+            fetched = session.fetch(prefix, memory, [1], stream=self.stream).wait()
+        self.assertEqual((fetched.valid_blocks, fetched.reason), (0, "checksum"))
+
+    def test_a_gpu_that_cannot_be_waited_for_costs_the_process_its_blocks_alone(self) -> None:
+        pool = self.attach()
+        pool.gpu(GPU)
+        session = pool.session(model(), BLOCK_BYTES)
+        array, memory = self.memory(fill=5)
+        with mode("fail:cuStreamSynchronize:1"):
+            published = session.publish(hashes(1), 0, memory, [0], stream=self.stream).wait()
+        self.assertEqual(published.outcomes, ["copy"])
+        self.assertIn("may still write", published.messages["copy"])
+        # Its space is no other block's while this process lives; the CPU copies on.
+        by_cpu = rackline.block_memory(buffer(7))
+        again = session.publish(hashes(2), 0, by_cpu, [0, 1]).wait()
+        self.assertEqual([outcome == "published" for outcome in again.outcomes], [False, True])
+        self.assertEqual(len(session.lookup(hashes(2)).wait()), 0)
+        refused = session.publish(hashes(3), 0, memory, [0, 1, 2], stream=self.stream).wait()
+        self.assertEqual(refused.outcomes[2], "copy")
 
     def test_bad_calls_say_what_is_wrong_and_keep_nothing(self) -> None:
         pool = self.attach()

@@ -14,8 +14,8 @@ pub trait Copies: Sized + Send {
     /// What copies come after. It is told without waiting, and does not keep the engine.
     type Order: Clone + Debug + Send + Sync + 'static;
 
-    /// Whether the thread that waits for a copy may do it, and several threads parts of it.
-    const BY_ANY_THREAD: bool;
+    /// Whether the thread that waits for a copy may do parts of it, besides the threads of the pool.
+    const BY_WAITER: bool;
 
     /// Whether the end of a publish by layers says that all its layers are ready. Where it does
     /// not, a layer of which nobody said so aborts the publish.
@@ -37,7 +37,7 @@ impl AsyncEngine for HostDma {}
 impl Copies for HostDma {
     type Order = ();
 
-    const BY_ANY_THREAD: bool = true;
+    const BY_WAITER: bool = true;
 
     const FINISHED_IS_READY: bool = true;
 

@@ -7,8 +7,8 @@
 //! That call takes the engine's stream, records its present position and returns. Copies are
 //! ordered after the work that was enqueued by then. They wait neither for later work of that
 //! stream nor for the streams of other sessions: each transfer has a handle of the engine of its
-//! own. Copies in the same direction run one after another, though, so a copy also waits behind an
-//! earlier one that waits.
+//! own. The pieces of a transfer are copied by all threads of the pool, on streams of their own. A
+//! transfer that waits for the engine's work keeps a thread asleep, and no other copy waiting.
 //!
 //! A fetched layer has arrived when its copy is over: work that is launched from then on, on any
 //! stream, finds it. A published layer is ready when the stream that computes it says so. The
@@ -24,7 +24,7 @@ use cxl_shm::fork::ProcessMark;
 
 use super::engine::Copies;
 use super::{AsyncEngine, AsyncSession, LayeredPublish, Running, SubmitErrorKind};
-use crate::dma::cuda::{CudaDma, CudaError, CudaFigures, EngineStream, Order, PoolReach};
+use crate::dma::cuda::{CudaDma, CudaError, CudaFigures, EngineStream, Order, PoolReach, Summing};
 use crate::dma::lock;
 
 /// A GPU that was opened.
@@ -32,6 +32,7 @@ use crate::dma::lock;
 pub struct Gpu {
     number: usize,
     reach: PoolReach,
+    summing: Summing,
     figures: Arc<Mutex<CudaFigures>>,
     process: ProcessMark,
 }
@@ -47,6 +48,12 @@ impl Gpu {
     #[must_use]
     pub fn reach(&self) -> &PoolReach {
         &self.reach
+    }
+
+    /// Who computes the checksums of blocks in its memory.
+    #[must_use]
+    pub fn summing(&self) -> &Summing {
+        &self.summing
     }
 
     /// What was copied so far, in all sessions of this process. Nothing in a child made by `fork`.
@@ -115,14 +122,18 @@ impl Gpus {
     /// The engine of a GPU, made when it is not there.
     fn open(&self, gpu: usize) -> Result<CudaDma, GpuError> {
         let _one = lock(&self.opening);
-        let fabric = match &*lock(&self.open) {
+        let (fabric, another) = match &*lock(&self.open) {
             None => return Err(GpuError::Closed),
             Some(open) => match open.engines.get(&gpu) {
                 Some(engine) => return Ok(engine.clone()),
-                None => open.fabric.clone(),
+                None => (open.fabric.clone(), open.engines.values().next().cloned()),
             },
         };
-        let engine = CudaDma::new(fabric, gpu)?;
+        let engine = match another {
+            // The pages are pinned once for all GPUs.
+            Some(another) => another.beside(gpu)?,
+            None => CudaDma::new(fabric, gpu)?,
+        };
         match &mut *lock(&self.open) {
             // Closed meanwhile: the engine ends here.
             None => Err(GpuError::Closed),
@@ -149,8 +160,9 @@ impl Running {
             return Err(GpuError::Forked);
         }
         let engine = self.gpus.open(number)?;
-        let (reach, figures) = (engine.reach().clone(), Arc::clone(engine.shared_figures()));
-        Ok(Gpu { number, reach, figures, process: self.process })
+        let (reach, summing) = (engine.reach().clone(), engine.summing().clone());
+        let figures = Arc::clone(engine.shared_figures());
+        Ok(Gpu { number, reach, summing, figures, process: self.process })
     }
 
     /// The engine of a GPU that was opened.
@@ -205,8 +217,8 @@ impl AsyncEngine for CudaDma {}
 impl Copies for CudaDma {
     type Order = GpuOrder;
 
-    /// The thread would need the GPU's context, and copies of one GPU take turns anyway.
-    const BY_ANY_THREAD: bool = false;
+    /// A thread of the engine's may wait for what it must not: it has no part in copies of a GPU.
+    const BY_WAITER: bool = false;
 
     const FINISHED_IS_READY: bool = false;
 

@@ -24,9 +24,6 @@ const PIECE_BYTES: u64 = if cfg!(test) { 32 << 10 } else { 8 << 20 };
 
 /// Blocks of a piece.
 fn blocks_a_piece<E: AsyncEngine>(session: &AsyncSession<E>) -> usize {
-    if !E::BY_ANY_THREAD {
-        return usize::MAX;
-    }
     let blocks = PIECE_BYTES / session.options().block_bytes().max(1);
     let blocks = usize::try_from(blocks).unwrap_or(usize::MAX);
     // Each begins with a block of the first of the sessions that take turns.

@@ -131,7 +131,7 @@ impl<E: AsyncEngine> AsyncSession<E> {
 
     /// Who does its transfers besides the threads of the pool.
     pub(super) fn besides(&self) -> Besides {
-        match (E::BY_ANY_THREAD, self.by_caller) {
+        match (E::BY_WAITER, self.by_caller) {
             (false, _) => Besides::Nobody,
             (true, false) => Besides::Waiter,
             (true, true) => Besides::Caller,

@@ -92,6 +92,28 @@ impl HostDma {
     }
 
     #[cfg(feature = "cuda")]
+    /// Writes back what a device's write to `lines` may have left in this host's caches (MEM-M9). It
+    /// has arrived after [`arrive`](Self::arrive).
+    pub(super) fn write_back(&self, lines: Extent) {
+        self.fabric.write_back(LineRange::covering(lines));
+    }
+
+    #[cfg(feature = "cuda")]
+    /// Has what was written back of `lines` arrive at the memory (MEM-M2).
+    pub(super) fn arrive(&self, lines: impl Iterator<Item = Extent>) {
+        self.fabric.fence();
+        lines.for_each(|lines| self.fabric.read_back(LineRange::covering(lines)));
+    }
+
+    #[cfg(feature = "cuda")]
+    /// Drops this host's copies of `lines` before a device reads them, through the caches or not
+    /// (MEM-M9).
+    pub(super) fn refresh(&self, lines: impl Iterator<Item = Extent>) {
+        lines.for_each(|lines| self.fabric.invalidate(LineRange::covering(lines)));
+        self.fabric.fence();
+    }
+
+    #[cfg(feature = "cuda")]
     /// The checksum of a payload as the device has it, read past this host's caches. The payload
     /// lies in the region, on lines.
     pub(super) fn checksum(&self, payload: Extent) -> Checksum {

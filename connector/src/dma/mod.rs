@@ -166,6 +166,18 @@ pub enum DmaError {
         /// Sum of the lengths of the parts in bytes.
         parts_bytes: u64,
     },
+    /// The device cannot be waited for: it may write the payload now or later. The space must not be
+    /// used for anything else while this process lives.
+    #[error(
+        "the DMA device cannot be waited for, and may still write payload {:#x}: {reason}",
+        .payload.offset()
+    )]
+    Unfinished {
+        /// The payload asked for.
+        payload: Extent,
+        /// What the device said.
+        reason: String,
+    },
     /// The device that copies failed. The payload (store) or the parts (load) are undefined.
     #[error("the DMA device failed at payload {:#x}: {reason}", .payload.offset())]
     Device {

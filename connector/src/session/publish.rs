@@ -226,8 +226,11 @@ where
                     complete.push((block, checksum));
                 }
                 Err(error) => {
+                    // CUDA-E2: stays reserved while this process lives.
+                    if !matches!(error, DmaError::Unfinished { .. }) {
+                        failed.push(block);
+                    }
                     outcomes[index] = Some(PublishOutcome::Failed(error));
-                    failed.push(block);
                 }
             }
         }

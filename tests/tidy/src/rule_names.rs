@@ -26,6 +26,8 @@ pub const GROUPS: &[(&str, &str)] = &[
     ("BLOCK-P", "payload slots"),
     ("CAPI-I", "the C interface"),
     ("CLEAR-D", "directives: clearing and pinning a namespace on all nodes, and draining a node"),
+    ("CUDA-E", "errors of a GPU"),
+    ("CUDA-V", "checksums of what a GPU copies"),
     ("DEATH-C", "agreeing on a death"),
     ("DEATH-R", "recovering a dead host"),
     ("DRIVE-C", "clears that a folder has carried out"),

@@ -45,6 +45,9 @@ pub struct RacklineGpuFigures {
     pub loaded_bytes: u64,
     /// How many of both went through the buffer.
     pub bounced_bytes: u64,
+    /// How many of both have a checksum that the GPU computed, of its own memory. Of the others a byte
+    /// that changes between the GPU and the pool is not noticed.
+    pub gpu_summed_bytes: u64,
     /// Blocks that the driver failed to copy.
     pub failed_payloads: u64,
 }
@@ -120,6 +123,7 @@ pub unsafe extern "C" fn rackline_gpu_figures(
             stored_bytes: copied.stored_bytes,
             loaded_bytes: copied.loaded_bytes,
             bounced_bytes: copied.bounced_bytes,
+            gpu_summed_bytes: copied.gpu_summed_bytes,
             failed_payloads: copied.failed_payloads,
         });
         Ok(())

@@ -13,7 +13,7 @@ pub(crate) fn compile_with_driver(source: &Path, folder: &Path) -> PathBuf {
     let driver = folder.join("libcuda.so");
     let built = Command::new("cc")
         // A later load of the driver by this name gets the library that is loaded already.
-        .args(["-shared", "-fPIC", "-O1", "-pthread", "-Wl,-soname,libcuda.so", "-o"])
+        .args(["-shared", "-fPIC", "-O2", "-pthread", "-Wl,-soname,libcuda.so", "-o"])
         .arg(&driver)
         .arg(root.join("../gpu-check/tests/fake_cuda.c"))
         .status();

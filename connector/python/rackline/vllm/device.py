@@ -85,6 +85,13 @@ class Gpu:
                 self.gpu,
                 opened.bounced_because,
             )
+        if opened.summed_by_cpu_because is not None:
+            logger.warning(
+                "Rackline: the CPU computes the checksums of GPU %d's blocks: bytes that change between the "
+                "GPU and the pool are not noticed, and transfers take longer. The reason: %s",
+                self.gpu,
+                opened.summed_by_cpu_because,
+            )
 
     def kernels(self, vllm_config: Any, kv_caches: dict[str, Any]) -> str:
         # They agree on more than tensors say, such as which half of an element is K.
@@ -106,6 +113,7 @@ class Gpu:
         self._counted = figures
         stats.count("gpu_bytes", more["stored_bytes"] + more["loaded_bytes"])
         stats.count("gpu_bounced_bytes", more["bounced_bytes"])
+        stats.count("gpu_summed_bytes", more["gpu_summed_bytes"])
         stats.count("gpu_failed_blocks", more["failed_payloads"])
 
 

@@ -42,6 +42,7 @@ COUNTERS = {
     "resets": "Resets of the caches, after which blocks are shared under a new name of the weights only.",
     "gpu_bytes": "Bytes that GPUs copied, both ways, over all ranks.",
     "gpu_bounced_bytes": "Those of them that went through a buffer, as the pool was not reached.",
+    "gpu_summed_bytes": "Those of them whose checksum the GPU computed, of its own memory.",
     "gpu_failed_blocks": "Blocks that a GPU failed to copy, over all ranks.",
 }
 

@@ -1,7 +1,7 @@
 //! A pinned buffer, where the GPU does not reach the pool itself.
 #![expect(unsafe_code, reason = "the buffer is the driver's memory")]
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, DriverError, PinnedHostSlice};
 
@@ -15,33 +15,33 @@ const GRAIN_BYTES: usize = 2 << 20;
 #[derive(Debug)]
 pub(super) struct Bounce {
     context: Arc<CudaContext>,
-    buffer: Mutex<Option<PinnedHostSlice<u8>>>,
+    buffer: Option<PinnedHostSlice<u8>>,
 }
 
 /// The buffer, for one of those.
 #[derive(Debug)]
 pub(super) struct Bouncing<'b> {
-    buffer: MutexGuard<'b, Option<PinnedHostSlice<u8>>>,
+    buffer: &'b mut PinnedHostSlice<u8>,
     bytes: usize,
 }
 
 impl Bounce {
     pub(super) fn new(context: &Arc<CudaContext>) -> Self {
-        Self { context: Arc::clone(context), buffer: Mutex::new(None) }
+        Self { context: Arc::clone(context), buffer: None }
     }
 
-    /// The buffer, when nobody else has it, with room for `bytes` bytes.
+    /// The buffer, with room for `bytes` bytes. Nothing of it is under way.
     ///
     /// # Errors
     /// The driver's, when it has no memory to pin.
-    pub(super) fn take(&self, bytes: usize) -> Result<Bouncing<'_>, DriverError> {
-        let mut buffer = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
-        if buffer.as_ref().is_none_or(|buffer| buffer.len() < bytes.max(1)) {
+    pub(super) fn take(&mut self, bytes: usize) -> Result<Bouncing<'_>, DriverError> {
+        if self.buffer.as_ref().is_none_or(|buffer| buffer.len() < bytes.max(1)) {
             // First, so that the two are not there at once.
-            *buffer = None;
-            *buffer =
-                Some(pinned_memory(&self.context, bytes.max(1).next_multiple_of(GRAIN_BYTES))?);
+            self.buffer = None;
+            let length = bytes.max(1).next_multiple_of(GRAIN_BYTES);
+            self.buffer = Some(pinned_memory(&self.context, length)?);
         }
+        let buffer = self.buffer.as_mut().expect("it was just made");
         Ok(Bouncing { buffer, bytes })
     }
 }
@@ -52,8 +52,7 @@ impl Bouncing<'_> {
     /// # Errors
     /// The driver's.
     pub(super) fn bytes(&mut self) -> Result<&mut [u8], DriverError> {
-        let buffer = self.buffer.as_mut().expect("it was made when it was taken");
-        Ok(&mut buffer.as_mut_slice()?[..self.bytes])
+        Ok(&mut self.buffer.as_mut_slice()?[..self.bytes])
     }
 
     /// Where they are, for the GPU.

@@ -13,8 +13,11 @@ pub(super) struct Copy {
     pub(super) bytes: usize,
 }
 
-/// The copies of one payload, or of one layer of several. Runs that lie side by side stay apart:
-/// memory of a GPU that does may be of two allocations, which the driver does not copy as one.
+/// Copies of a call of the driver at most. Calls with tens of thousands were seen to hang, or to end the
+/// process (vLLM's issue 49276).
+const BATCH_MAX: usize = 1024;
+
+/// The copies of one payload, or of one layer of several.
 #[derive(Debug, Default)]
 pub(super) struct Copies(Vec<Copy>);
 
@@ -25,7 +28,7 @@ impl Copies {
         }
     }
 
-    /// Hands them to `stream`.
+    /// Hands them to `stream`, `in_batches` where the driver takes them.
     ///
     /// # Errors
     /// The driver's; some of the copies may be under way then.
@@ -33,13 +36,16 @@ impl Copies {
     /// # Safety
     /// Until the stream has come to this point, every range is memory that the GPU of the stream
     /// reaches, nobody else writes what is read, and nobody else touches what is written.
-    pub(super) unsafe fn submit(&self, stream: &CudaStream) -> Result<(), DriverError> {
-        if self.0.is_empty() {
-            return Ok(());
-        }
-        if self.0.len() > 1 && driver::has("cuMemcpyBatchAsync") {
-            // SAFETY: the caller's.
-            return unsafe { self.submit_batch(stream) };
+    pub(super) unsafe fn submit(
+        &self,
+        stream: &CudaStream,
+        in_batches: bool,
+    ) -> Result<(), DriverError> {
+        if self.0.len() > 1 && in_batches {
+            return self.0.chunks(BATCH_MAX).try_for_each(|batch| {
+                // SAFETY: the caller's.
+                unsafe { submit_batch(batch, stream) }
+            });
         }
         for Copy { to, from, bytes } in &self.0 {
             // SAFETY: the caller's.
@@ -47,43 +53,49 @@ impl Copies {
         }
         Ok(())
     }
+}
 
-    /// With one call of the driver: for short copies a call each takes longer than the copy.
-    ///
-    /// # Safety
-    /// As in `submit`, and the driver has `cuMemcpyBatchAsync` (CUDA 12.8).
-    unsafe fn submit_batch(&self, stream: &CudaStream) -> Result<(), DriverError> {
-        let mut to: Vec<_> = self.0.iter().map(|copy| copy.to).collect();
-        let mut from: Vec<_> = self.0.iter().map(|copy| copy.from).collect();
-        let mut bytes: Vec<_> = self.0.iter().map(|copy| copy.bytes).collect();
-        let nowhere = sys::CUmemLocation_st {
-            type_: sys::CUmemLocationType_enum::CU_MEM_LOCATION_TYPE_INVALID,
-            id: 0,
-        };
-        let mut attributes = sys::CUmemcpyAttributes_st {
-            srcAccessOrder: sys::CUmemcpySrcAccessOrder_enum::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM,
-            srcLocHint: nowhere,
-            dstLocHint: nowhere,
-            flags: 0,
-        };
-        // From the first copy on.
-        let mut attributes_from = 0;
-        let mut failed = 0;
-        // SAFETY: three arrays of one length and one set of attributes for all of them, all alive
-        // during the call; what they name is the caller's.
-        let outcome = unsafe {
-            sys::cuMemcpyBatchAsync(
-                to.as_mut_ptr(),
-                from.as_mut_ptr(),
-                bytes.as_mut_ptr(),
-                self.0.len(),
-                &raw mut attributes,
-                &raw mut attributes_from,
-                1,
-                &raw mut failed,
-                stream.cu_stream(),
-            )
-        };
-        outcome.result()
-    }
+/// Whether the driver takes several copies at once (CUDA 12.8).
+pub(super) fn takes_batches() -> bool {
+    driver::has("cuMemcpyBatchAsync")
+}
+
+/// With one call of the driver: for short copies a call each takes longer than the copy.
+///
+/// # Safety
+/// As in `submit`, and the driver takes batches.
+unsafe fn submit_batch(copies: &[Copy], stream: &CudaStream) -> Result<(), DriverError> {
+    let mut to: Vec<_> = copies.iter().map(|copy| copy.to).collect();
+    let mut from: Vec<_> = copies.iter().map(|copy| copy.from).collect();
+    let mut bytes: Vec<_> = copies.iter().map(|copy| copy.bytes).collect();
+    let nowhere = sys::CUmemLocation_st {
+        type_: sys::CUmemLocationType_enum::CU_MEM_LOCATION_TYPE_INVALID,
+        id: 0,
+    };
+    let mut attributes = sys::CUmemcpyAttributes_st {
+        srcAccessOrder: sys::CUmemcpySrcAccessOrder_enum::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM,
+        srcLocHint: nowhere,
+        dstLocHint: nowhere,
+        // Where the hardware can, copies leave the multiprocessors to the engine.
+        flags: sys::CUmemcpyFlags_enum::CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE as u32,
+    };
+    // From the first copy on.
+    let mut attributes_from = 0;
+    let mut failed = 0;
+    // SAFETY: three arrays of one length and one set of attributes for all of them, all alive
+    // during the call; what they name is the caller's.
+    let outcome = unsafe {
+        sys::cuMemcpyBatchAsync(
+            to.as_mut_ptr(),
+            from.as_mut_ptr(),
+            bytes.as_mut_ptr(),
+            copies.len(),
+            &raw mut attributes,
+            &raw mut attributes_from,
+            1,
+            &raw mut failed,
+            stream.cu_stream(),
+        )
+    };
+    outcome.result()
 }

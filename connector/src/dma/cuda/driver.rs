@@ -31,6 +31,16 @@ pub enum CudaError {
         /// How many there are.
         gpus: usize,
     },
+    /// A variable of the environment has a value that it cannot have.
+    #[error("{name}={value} is not known: set it to {} or {}, or unset it", .values[0], .values[1])]
+    Setting {
+        /// The variable.
+        name: &'static str,
+        /// Its value.
+        value: String,
+        /// What it may be.
+        values: [&'static str; 2],
+    },
     /// The stream's work is being captured into a graph: it is done who knows when. The default
     /// stream takes no work either while another one is captured that waits for it (a blocking
     /// one).
@@ -65,8 +75,9 @@ pub(super) fn reason(error: DriverError) -> String {
 }
 
 /// What is called without asking again: a function that is missing would be a panic.
-const SYMBOLS: [&str; 27] = [
+const SYMBOLS: [&str; 34] = [
     "cuCtxGetCurrent",
+    "cuCtxGetStreamPriorityRange",
     "cuCtxSetCurrent",
     "cuCtxSynchronize",
     "cuDeviceGet",
@@ -82,12 +93,18 @@ const SYMBOLS: [&str; 27] = [
     "cuGetErrorName",
     "cuGetErrorString",
     "cuInit",
+    "cuLaunchKernel",
     "cuMemFreeHost",
+    "cuMemGetAddressRange_v2",
     "cuMemHostAlloc",
     "cuMemHostRegister_v2",
     "cuMemHostUnregister",
     "cuMemcpyAsync",
+    "cuModuleGetFunction",
+    "cuModuleLoadData",
+    "cuModuleUnload",
     "cuStreamCreate",
+    "cuStreamCreateWithPriority",
     "cuStreamDestroy_v2",
     "cuStreamIsCapturing",
     "cuStreamSynchronize",

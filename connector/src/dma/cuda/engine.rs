@@ -10,22 +10,24 @@ use cudarc::driver::{
 use cxl_shm::fabric::MappedFabric;
 use cxl_shm::units::Extent;
 
-use super::bounce::Bounce;
-use super::copies::Copies;
+use super::copies::{self, Copies};
 use super::driver::{self, CudaError, reason};
+use super::lanes::{Lane, LaneOfCall, Lanes};
 use super::memory::{DeviceDestination, DeviceSource, EngineStream};
+use super::options::CudaOptions;
 use super::order::Order;
 use super::registration::{PoolReach, Registration};
-use super::turn::{self, DrainOnDrop, EndsInTurn, Turn};
+use super::sums::Kernel;
+use super::turn::{EndsInTurn, SLEEPING, Turn};
 use crate::dma::{Checksum, DmaError, HostDma, lock};
 
-/// Copies with the copy engines of one GPU, one stream each way.
+/// Copies with the copy engines of one GPU.
 ///
 /// Its copies, both ways, come after the work of streams that [`after`](Self::after) was told of.
 /// Clones are the same handle of the engine, and have one such order;
-/// [`with_own_order`](Self::with_own_order) makes another handle. Threads that copy the same way
-/// take turns. It belongs to the process that made it: a child made by `fork` must not use it, nor
-/// drop it (CUDA's own rule).
+/// [`with_own_order`](Self::with_own_order) makes another handle. Threads copy beside each other, each
+/// with streams of its own. It belongs to the process that made it: a child made by `fork` must not
+/// use it, nor drop it (CUDA's own rule).
 ///
 /// # Example
 /// ```no_run
@@ -61,39 +63,129 @@ pub struct CudaFigures {
     pub loaded_bytes: u64,
     /// How many of both went through the buffer.
     pub bounced_bytes: u64,
+    /// How many of both have a checksum that the GPU computed, of its own memory.
+    pub gpu_summed_bytes: u64,
     /// Payloads that the driver failed to copy.
     pub failed_payloads: u64,
+}
+
+/// Who computes the checksums of payloads.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Summing {
+    /// The GPU, of its own memory: a byte that changes between its memory and the pool, on either way,
+    /// is noticed.
+    ByGpu,
+    /// The processor, of what the pool has: bytes that change on the way to or from the GPU are not
+    /// noticed.
+    ByCpu {
+        /// Why not the GPU.
+        reason: String,
+    },
+}
+
+impl Summing {
+    /// A short name, for people and for other languages.
+    #[must_use]
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::ByGpu => "by the GPU",
+            Self::ByCpu { .. } => "by the CPU",
+        }
+    }
+
+    /// Why the GPU does not; `None` where it does.
+    #[must_use]
+    pub fn cpu_because(&self) -> Option<&str> {
+        match self {
+            Self::ByGpu => None,
+            Self::ByCpu { reason } => Some(reason),
+        }
+    }
 }
 
 #[derive(Debug)]
 pub(super) struct Inner {
     gpu: usize,
     // Dropped in this order, when no copy is under way any more.
+    lanes: Lanes,
+    /// `None` where the processor computes checksums.
+    pub(super) kernel: Option<Kernel>,
     pub(super) way: Way,
-    pub(super) down: Mutex<Arc<CudaStream>>,
-    pub(super) up: Mutex<Arc<CudaStream>>,
-    context: Arc<CudaContext>,
+    pub(super) context: Arc<CudaContext>,
     pub(super) host: HostDma,
     reach: PoolReach,
+    summing: Summing,
+    in_batches: bool,
     /// What it did so far, known also after it ended.
     figures: Arc<Mutex<CudaFigures>>,
 }
 
 #[derive(Debug)]
 pub(super) enum Way {
-    Straight(Registration),
-    Bounced { down: Bounce, up: Bounce },
+    Straight(Arc<Registration>),
+    Bounced,
+}
+
+/// Which way a call copies.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Direction {
+    Store,
+    Load,
 }
 
 impl CudaDma {
     /// The engine of GPU number `gpu`, over the memory of `fabric`. Takes seconds for a large pool:
     /// every page of it is pinned, and has memory behind it afterwards. A mapping is pinned once:
-    /// for more engines over one pool in a process, of the same GPU or others, map it once more, or
-    /// they bounce.
+    /// for other GPUs of the process, see [`beside`](Self::beside).
     ///
     /// # Errors
-    /// [`CudaError`]. That the pool could not be registered is none: [`reach`](Self::reach).
+    /// [`CudaError`]. That the pool could not be registered is none: [`reach`](Self::reach). Nor is
+    /// that the GPU computes no checksums: [`summing`](Self::summing).
     pub fn new(fabric: MappedFabric, gpu: usize) -> Result<Self, CudaError> {
+        Self::with_options(fabric, gpu, CudaOptions::from_environment()?)
+    }
+
+    /// As [`new`](Self::new), as `options` say.
+    ///
+    /// # Errors
+    /// As for `new`.
+    pub fn with_options(
+        fabric: MappedFabric,
+        gpu: usize,
+        options: CudaOptions,
+    ) -> Result<Self, CudaError> {
+        Self::make(fabric, gpu, options, |context, fabric| {
+            match Registration::new(context, fabric.mapping()) {
+                Ok((registration, reach)) => (Way::Straight(Arc::new(registration)), reach),
+                Err(reason) => (Way::Bounced, PoolReach::Bounced { reason }),
+            }
+        })
+    }
+
+    /// The engine of another GPU, over the same memory: pages are pinned once for all GPUs of a
+    /// process.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    pub fn beside(&self, gpu: usize) -> Result<Self, CudaError> {
+        let (fabric, options) =
+            (self.inner.host.fabric().clone(), CudaOptions::from_environment()?);
+        Self::make(fabric, gpu, options, |_, _| {
+            let way = match &self.inner.way {
+                Way::Straight(registration) => Way::Straight(Arc::clone(registration)),
+                Way::Bounced => Way::Bounced,
+            };
+            (way, self.inner.reach.clone())
+        })
+    }
+
+    fn make(
+        fabric: MappedFabric,
+        gpu: usize,
+        options: CudaOptions,
+        way: impl FnOnce(&Arc<CudaContext>, &MappedFabric) -> (Way, PoolReach),
+    ) -> Result<Self, CudaError> {
         let cannot_use = |error| CudaError::of("cannot use the GPU", error);
         driver::find(gpu)?;
         // Around all of it: also what is made here, and is of no use when something else fails,
@@ -101,22 +193,40 @@ impl CudaDma {
         let _around = Turn::around().map_err(cannot_use)?;
         let context = driver::context(gpu)?;
         let _turn = Turn::begin(&context).map_err(cannot_use)?;
-        let stream = || {
-            let stream = context.new_stream();
-            stream.map_err(|error| CudaError::of("cannot make a stream for copies", error))
+        let kernel = match options.gpu_checksums {
+            true => Kernel::load(&context).inspect_err(|reason| {
+                tracing::warn!(
+                    gpu,
+                    reason,
+                    "the CPU computes the checksums of blocks in GPU memory: it takes longer, and \
+                     bytes that change between the GPU and the pool are not noticed; a newer driver \
+                     lets the GPU compute them"
+                );
+            }),
+            false => Err(format!("{}=cpu", CudaOptions::CHECKSUMS)),
         };
-        let (down, up) = (Mutex::new(stream()?), Mutex::new(stream()?));
-        let (way, reach) = match Registration::new(&context, fabric.mapping()) {
-            Ok((registration, reach)) => (Way::Straight(registration), reach),
-            Err(reason) => {
-                let (down, up) = (Bounce::new(&context), Bounce::new(&context));
-                (Way::Bounced { down, up }, PoolReach::Bounced { reason })
-            }
+        let (kernel, summing) = match kernel {
+            Ok(kernel) => (Some(kernel), Summing::ByGpu),
+            Err(reason) => (None, Summing::ByCpu { reason }),
         };
-        let host = HostDma::new(fabric);
-        let figures = Arc::default();
+        let lanes = Lanes::new(&context, kernel.is_some());
+        let (way, reach) = way(&context, &fabric);
+        // One at least, so that a driver that makes none says so now.
+        let made = lanes.take().map(drop);
+        made.map_err(|error| CudaError::of("cannot make a stream for copies", error))?;
         let order = Arc::new(Order::new(&context, None));
-        let inner = Inner { gpu, way, down, up, context, host, reach, figures };
+        let inner = Inner {
+            gpu,
+            lanes,
+            kernel,
+            way,
+            context,
+            host: HostDma::new(fabric),
+            reach,
+            summing,
+            in_batches: options.batched_copies && copies::takes_batches(),
+            figures: Arc::default(),
+        };
         let inner = Arc::new(EndsInTurn::new(inner));
         Ok(Self { inner, order })
     }
@@ -125,6 +235,12 @@ impl CudaDma {
     #[must_use]
     pub fn reach(&self) -> &PoolReach {
         &self.inner.reach
+    }
+
+    /// Who computes checksums.
+    #[must_use]
+    pub fn summing(&self) -> &Summing {
+        &self.inner.summing
     }
 
     /// What it did so far.
@@ -223,89 +339,120 @@ impl CudaDma {
     pub(crate) fn is_over(&self, fabric: &MappedFabric) -> bool {
         Arc::ptr_eq(self.inner.host.fabric().mapping(), fabric.mapping())
     }
-
-    pub(super) fn failed(&self, payload: Extent, error: DriverError) -> DmaError {
-        lock(&self.inner.figures).failed_payloads += 1;
-        DmaError::Device { payload, reason: reason(error) }
-    }
 }
 
 impl CudaDma {
-    /// Has `copy` copy `payloads` when it is this thread's turn, after the work of the engine's
-    /// streams. At the end nothing of it is under way any more, and what was copied is counted.
-    /// Without payloads nobody's turn and nobody's work is waited for.
-    pub(super) fn in_turn(
+    /// Has `copy` copy `payloads` on a lane, after the work of the engine's streams. At the end nothing
+    /// of it is under way any more, and what was copied is counted. Without payloads nobody's work is
+    /// waited for.
+    pub(super) fn in_lane(
         &self,
-        stream: &Mutex<Arc<CudaStream>>,
+        direction: Direction,
         payloads: &[Extent],
-        counter: impl FnOnce(&mut CudaFigures) -> &mut u64,
-        copy: impl FnOnce(&CudaStream) -> Vec<Result<Checksum, DmaError>>,
+        copy: impl FnOnce(&mut Lane) -> Vec<Result<Checksum, DmaError>>,
     ) -> Vec<Result<Checksum, DmaError>> {
         if payloads.is_empty() {
             return Vec::new();
         }
-        let stream = lock(stream);
-        let _turn = match self.begin(&stream) {
-            Ok(turn) => turn,
-            Err(error) => {
-                return payloads.iter().map(|payload| Err(self.failed(*payload, error))).collect();
-            }
+        let all = |failed: &dyn Fn(Extent) -> DmaError| {
+            payloads.iter().map(|payload| Err(failed(*payload))).collect()
         };
-        let results = {
-            let _drain = DrainOnDrop(&stream);
-            copy(&stream)
+        let mut lane = match self.lane() {
+            Ok(lane) => lane,
+            Err(error) => return all(&|payload| self.failed(payload, error)),
         };
-        self.count(payloads, &results, counter);
+        let results = copy(&mut lane);
+        if let Err(error) = lane.end() {
+            return all(&|payload| self.unfinished(direction, payload, error));
+        }
+        self.count(direction, payloads, &results);
         results
     }
 
     /// Counts what was copied.
     pub(super) fn count(
         &self,
+        direction: Direction,
         payloads: &[Extent],
         results: &[Result<Checksum, DmaError>],
-        counter: impl FnOnce(&mut CudaFigures) -> &mut u64,
     ) {
         let copied = payloads.iter().zip(results).filter(|(_, result)| result.is_ok());
         let bytes: u64 = copied.map(|(payload, _)| payload.bytes()).sum();
         let mut figures = lock(&self.inner.figures);
-        *counter(&mut figures) += bytes;
-        if let Way::Bounced { .. } = self.inner.way {
+        match direction {
+            Direction::Store => figures.stored_bytes += bytes,
+            Direction::Load => figures.loaded_bytes += bytes,
+        }
+        if let Way::Bounced = self.inner.way {
             figures.bounced_bytes += bytes;
+        }
+        if self.inner.kernel.is_some() {
+            figures.gpu_summed_bytes += bytes;
         }
     }
 
-    /// A turn with the GPU, in which `stream` comes after what this handle's copies come after.
-    /// Where the driver refuses some of that, what it took stays in front of whatever the stream
-    /// copies next.
-    pub(super) fn begin(&self, stream: &CudaStream) -> Result<Turn, DriverError> {
-        let turn = Turn::begin(&self.inner.context)?;
-        self.order.comes_before(stream)?;
-        Ok(turn)
+    /// A lane whose streams come after what this handle's copies come after. Where the driver refuses
+    /// some of that, the lane is given back when its streams have come to an end.
+    pub(super) fn lane(&self) -> Result<LaneOfCall<'_>, DriverError> {
+        let lane = self.inner.lanes.take()?;
+        self.order.comes_before(&lane.copies)?;
+        if let Some(sums) = &lane.sums {
+            self.order.comes_before(sums.stream())?;
+        }
+        Ok(lane)
     }
 
-    /// Hands copies to `stream`; the event is recorded behind them.
+    /// Hands copies to `stream`.
     pub(super) fn hand_over(
         &self,
         stream: &CudaStream,
         copies: &Copies,
-    ) -> Result<CudaEvent, DriverError> {
+    ) -> Result<(), DriverError> {
         // SAFETY: one side lies in the mapping, which is registered, or in the pinned buffer; who
         // named the other vouches for it while the jobs live, and no call of the engine ends, not
-        // by a panic either, before the stream has come to an end (`DrainOnDrop`).
-        unsafe { copies.submit(stream) }?;
-        stream.record_event(None)
+        // by a panic either, before the lane has come to an end (`LaneOfCall`). Where that fails,
+        // the payload stays reserved, and the lane's memory stays.
+        unsafe { copies.submit(stream, self.inner.in_batches) }
+    }
+
+    /// The same, with an event recorded behind them.
+    pub(super) fn hand_over_with_event(
+        &self,
+        stream: &CudaStream,
+        copies: &Copies,
+    ) -> Result<CudaEvent, DriverError> {
+        self.hand_over(stream, copies)?;
+        stream.record_event(Some(SLEEPING))
+    }
+
+    pub(super) fn failed(&self, payload: Extent, error: DriverError) -> DmaError {
+        lock(&self.inner.figures).failed_payloads += 1;
+        DmaError::Device { payload, reason: reason(error) }
+    }
+
+    /// What was copied may still be under way. A load does no harm to the pool: only the memory of the
+    /// engine is undefined (CUDA-E1). A store may still write (CUDA-E2).
+    pub(super) fn unfinished(
+        &self,
+        direction: Direction,
+        payload: Extent,
+        error: DriverError,
+    ) -> DmaError {
+        match direction {
+            Direction::Load => self.failed(payload, error),
+            Direction::Store => {
+                lock(&self.inner.figures).failed_payloads += 1;
+                DmaError::Unfinished { payload, reason: reason(error) }
+            }
+        }
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        let turn = Turn::begin(&self.context);
-        for stream in [&self.down, &self.up] {
-            if turn.is_err() || turn::wait_for(&lock(stream)).is_err() {
-                // What the GPU may still reach stays mapped.
-                std::mem::forget(Arc::clone(self.host.fabric().mapping()));
-            }
+        if self.lanes.is_broken() {
+            // What the GPU may still reach stays mapped.
+            std::mem::forget(Arc::clone(self.host.fabric().mapping()));
         }
     }
 }

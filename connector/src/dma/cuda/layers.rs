@@ -1,31 +1,48 @@
 //! Copies of one layer after the other.
+#![expect(unsafe_code, reason = "the GPU reads memory that the caller vouches for")]
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
-use cudarc::driver::{CudaEvent, CudaStream, DriverError};
+use cudarc::driver::{CudaEvent, DriverError};
 use cxl_shm::fabric::Fabric;
 use cxl_shm::units::Extent;
 
-use super::bounce::Bounce;
 use super::copies::{Copies, Copy};
-use super::engine::{CudaDma, Way, length};
+use super::engine::{CudaDma, Direction, Way, length};
+use super::lanes::Lane;
 use super::memory::{DeviceDestination, DeviceSource};
 use super::registration::Registration;
-use super::turn::DrainOnDrop;
+use super::sums::{Pieces, Summing};
+use super::turn::wait_for_event;
+use super::whole::sum_behind;
 use crate::dma::checksum::RunningChecksum;
 use crate::dma::host::LayeredStore;
 use crate::dma::job::{check_layer, check_layers};
 use crate::dma::layers::store_each;
-use crate::dma::{Checksum, DmaError, LayeredSource, Layers, LoadJob, lock};
+use crate::dma::{Checksum, DmaError, LayeredSource, Layers, LoadJob};
 
 /// The way of the layers of a store.
 enum Down<'d> {
     Straight(&'d Registration),
-    Bounced(&'d Bounce, LayeredStore<'d>),
+    Bounced(LayeredStore<'d>),
 }
 
 /// A payload, and the checksum of what was copied of it.
 type UnderWay = Result<(Extent, RunningChecksum), DmaError>;
+
+/// Why a layer was not copied.
+enum Failure {
+    Failed(DriverError),
+    /// It may still be under way.
+    Unfinished(DriverError),
+}
+
+impl From<DriverError> for Failure {
+    fn from(error: DriverError) -> Self {
+        Self::Failed(error)
+    }
+}
 
 impl CudaDma {
     /// [`DmaEngine::load_by_layers`](crate::dma::DmaEngine::load_by_layers).
@@ -43,83 +60,117 @@ impl CudaDma {
         });
         let mut loading: Vec<UnderWay> = loading.collect();
         let mut reporter = ArrivalReporter { next: 0, arrived };
-        let results = self.in_turn(
-            &self.inner.up,
-            &payloads,
-            |figures| &mut figures.loaded_bytes,
-            |stream| {
-                match &self.inner.way {
-                    Way::Straight(pool) => {
-                        self.load_straight(stream, jobs, &mut loading, layers, pool, &mut reporter);
-                    }
-                    Way::Bounced { up, .. } => {
-                        self.load_layers_bounced(
-                            stream,
-                            jobs,
-                            &mut loading,
-                            layers,
-                            up,
-                            &mut reporter,
-                        );
-                    }
+        let results = self.in_lane(Direction::Load, &payloads, |lane| {
+            match &self.inner.way {
+                Way::Straight(pool) => {
+                    self.load_straight_by_layers(
+                        lane,
+                        jobs,
+                        &mut loading,
+                        layers,
+                        pool,
+                        &mut reporter,
+                    );
                 }
-                loading.into_iter().map(finished).collect()
-            },
-        );
+                Way::Bounced => {
+                    self.load_layers_bounced(lane, jobs, &mut loading, layers, &mut reporter);
+                }
+            }
+            loading.into_iter().map(finished).collect()
+        });
         // Those of payloads that failed, all of them.
         reporter.up_to(layers.count());
         results
     }
 
-    fn load_straight(
+    fn load_straight_by_layers(
         &self,
-        stream: &CudaStream,
+        lane: &mut Lane,
         jobs: &[LoadJob<DeviceDestination<'_>>],
         loading: &mut [UnderWay],
         layers: &Layers,
         pool: &Registration,
         reporter: &mut ArrivalReporter<'_>,
     ) {
+        let Lane { copies: stream, sums, .. } = lane;
+        // Of each layer, those of each payload.
+        let total = loading.iter().flatten().map(|(payload, _)| payload.bytes()).sum();
+        let mut pieces = Pieces::of_about(total);
+        let numbers: Vec<Vec<Range<usize>>> = (0..layers.count())
+            .map(|layer| {
+                let each = loading.iter().zip(jobs).map(|(loading, job)| match loading {
+                    Ok((payload, _)) => {
+                        pieces.add(parts_of(job, layers.read_with(*payload, layer)))
+                    }
+                    Err(_) => pieces.add(std::iter::empty()),
+                });
+                each.collect()
+            })
+            .collect();
+        let mut summing = match self.begin_sums(sums.as_mut(), pieces) {
+            Ok(summing) => summing,
+            Err(error) => return self.fail_all(loading, Failure::Failed(error)),
+        };
         let mut under_way = VecDeque::with_capacity(layers.count());
-        for layer in 0..layers.count() {
+        for (layer, numbers) in numbers.iter().enumerate() {
             let mut copies = Copies::default();
+            if summing.is_some() {
+                // MEM-M9: the copy may find lines in this host's caches.
+                let each = loading.iter().flatten();
+                self.inner.host.refresh(each.map(|(payload, _)| layers.read_with(*payload, layer)));
+            }
             for (loading, job) in loading.iter_mut().zip(jobs) {
                 let Ok((payload, checksum)) = loading else { continue };
                 let lines = layers.read_with(*payload, layer);
-                // MEM-M9: the refresh for the checksum comes before the copy, which may find the
-                // lines in this host's caches: they are new then.
-                self.inner.host.read(lines, checksum, |_| ());
+                if summing.is_none() {
+                    // MEM-M9: the refresh for the checksum comes before the copy, which may find the
+                    // lines in this host's caches: they are new then.
+                    self.inner.host.read(lines, checksum, |_| ());
+                }
                 self.inner.add_up(&mut copies, lines, parts_of(job, lines), pool);
                 tell_done(&mut under_way, reporter);
             }
-            match self.hand_over(stream, &copies) {
+            let handed_over = match &summing {
+                None => self.hand_over_with_event(stream, &copies),
+                Some(summing) => self.hand_over(stream, &copies).and_then(|()| {
+                    let of_layer = span(numbers);
+                    // SAFETY: nobody else touches a layer before it is said to have arrived.
+                    unsafe { sum_behind(summing, stream, of_layer) }?;
+                    summing.launched()
+                }),
+            };
+            match handed_over {
                 Ok(done) => under_way.push_back(done),
-                Err(error) => self.fail_all(loading, error),
+                Err(error) => self.fail_all(loading, Failure::Failed(error)),
             }
         }
         for done in under_way {
-            if let Err(error) = done.synchronize() {
-                return self.fail_all(loading, error);
+            if let Err(error) = wait_for_event(&done) {
+                return self.fail_all(loading, Failure::Failed(error));
             }
             reporter.one_more();
+        }
+        let Some(summing) = &mut summing else { return };
+        let added = add_layers(summing, loading, &numbers);
+        if let Err(error) = added {
+            self.fail_all(loading, Failure::Failed(error));
         }
     }
 
     fn load_layers_bounced(
         &self,
-        stream: &CudaStream,
+        lane: &mut Lane,
         jobs: &[LoadJob<DeviceDestination<'_>>],
         loading: &mut [UnderWay],
         layers: &Layers,
-        bounce: &Bounce,
         reporter: &mut ArrivalReporter<'_>,
     ) {
         for layer in 0..layers.count() {
             for (loading, job) in loading.iter_mut().zip(jobs) {
                 let Ok((payload, checksum)) = loading else { continue };
                 let lines = layers.read_with(*payload, layer);
-                if let Err(error) = self.load_lines_bounced(stream, job, lines, checksum, bounce) {
-                    *loading = Err(error);
+                if let Err(error) = self.load_lines_bounced(lane, job, lines, checksum) {
+                    *loading = Err(self.failed(job.payload, error));
                 }
             }
             reporter.one_more();
@@ -128,34 +179,34 @@ impl CudaDma {
 
     fn load_lines_bounced(
         &self,
-        stream: &CudaStream,
+        lane: &mut Lane,
         job: &LoadJob<DeviceDestination<'_>>,
         lines: Extent,
         checksum: &mut RunningChecksum,
-        bounce: &Bounce,
-    ) -> Result<(), DmaError> {
-        let failed = |error| self.failed(job.payload, error);
-        let mut buffer = bounce.take(length(lines)).map_err(failed)?;
-        // Also when a copy fails, before another call has the buffer.
-        let _drain = DrainOnDrop(stream);
-        let mut rest = buffer.bytes().map_err(failed)?;
-        self.inner.host.read(lines, checksum, |bytes| {
+    ) -> Result<(), DriverError> {
+        let Lane { copies: stream, sums, bounce } = lane;
+        let mut buffer = bounce.take(length(lines))?;
+        let mut rest = buffer.bytes()?;
+        let mut of_none = RunningChecksum::new();
+        let by_cpu = if self.inner.kernel.is_some() { &mut of_none } else { &mut *checksum };
+        self.inner.host.read(lines, by_cpu, |bytes| {
             let (now, later) = std::mem::take(&mut rest).split_at_mut(bytes.len());
             now.copy_from_slice(bytes);
             rest = later;
         });
         let mut copies = Copies::default();
-        let mut from = buffer.address().map_err(failed)?;
+        let mut from = buffer.address()?;
         for (to, bytes) in parts_of(job, lines) {
             copies.add(Copy { to, from, bytes });
             from += bytes as u64;
         }
-        self.hand_over(stream, &copies).and_then(|done| done.synchronize()).map_err(failed)
+        self.copied(stream, &copies)?;
+        // SAFETY: nobody else touches the destinations before the layer is said to have arrived.
+        unsafe { self.add_now(sums.as_mut(), parts_of(job, lines), checksum) }.map(drop)
     }
 
-    /// [`DmaEngine::store_by_layers`](crate::dma::DmaEngine::store_by_layers). Nobody else's copies
-    /// wait while a layer is waited for that was not said to be ready; of one that was, they wait
-    /// for the work that computes it, as behind any copy that was begun before.
+    /// [`DmaEngine::store_by_layers`](crate::dma::DmaEngine::store_by_layers). No lane is taken while a
+    /// layer is waited for that was not said to be ready.
     pub(super) fn store_layers(
         &self,
         payloads: &[Extent],
@@ -170,9 +221,7 @@ impl CudaDma {
         let mut storing: Vec<UnderWay> = storing.collect();
         let mut way = match &self.inner.way {
             Way::Straight(pool) => Down::Straight(pool),
-            Way::Bounced { down, .. } => {
-                Down::Bounced(down, self.inner.host.begin_layers(payloads, layers))
-            }
+            Way::Bounced => Down::Bounced(self.inner.host.begin_layers(payloads, layers)),
         };
         let stored = store_each(layers, payloads.len(), source, &mut |layer, parts| {
             for (storing, parts) in storing.iter_mut().zip(parts) {
@@ -182,126 +231,175 @@ impl CudaDma {
                     *storing = Err(error);
                 }
             }
-            match &mut way {
-                Down::Straight(pool) => {
-                    self.store_straight(&mut storing, layers, layer, parts, pool);
-                }
-                Down::Bounced(bounce, into) => {
-                    let done = self.with_layer_bounced(&storing, parts, bounce, |bytes| {
-                        into.store(layer, bytes);
-                    });
-                    if let Err(error) = done {
-                        self.fail_all(&mut storing, error);
-                    }
-                }
+            if storing.iter().all(Result::is_err) {
+                return;
+            }
+            let done = match &mut way {
+                Down::Straight(pool) => self.store_layer(&mut storing, layers, layer, parts, pool),
+                Down::Bounced(into) => self.store_layer_bounced(&mut storing, parts, |bytes| {
+                    into.store(layer, bytes);
+                }),
+            };
+            if let Err(failure) = done {
+                self.fail_all(&mut storing, failure);
             }
         });
-        if !stored {
+        let is_unfinished =
+            |storing: &UnderWay| matches!(storing, Err(DmaError::Unfinished { .. }));
+        if !stored && !storing.iter().any(is_unfinished) {
             return None;
         }
+        let by_gpu = self.inner.kernel.is_some();
         let results: Vec<_> = match way {
             Down::Straight(_) => storing.into_iter().map(finished).collect(),
-            Down::Bounced(_, into) => {
+            Down::Bounced(into) => {
                 let each = storing.into_iter().zip(into.finish());
-                each.map(|(storing, stored)| storing.and(stored)).collect()
+                let one = |(storing, stored): (UnderWay, Result<Checksum, DmaError>)| {
+                    let (of_source, of_buffer) = (finished(storing)?, stored?);
+                    Ok(if by_gpu { of_source } else { of_buffer })
+                };
+                each.map(one).collect()
             }
         };
-        self.count(payloads, &results, |figures| &mut figures.stored_bytes);
+        self.count(Direction::Store, payloads, &results);
         Some(results)
     }
 
-    fn store_straight(
+    fn store_layer(
         &self,
         storing: &mut [UnderWay],
         layers: &Layers,
         layer: usize,
         parts: &[Vec<DeviceSource<'_>>],
         pool: &Registration,
-    ) {
+    ) -> Result<(), Failure> {
         let mut copies = Copies::default();
         for (storing, parts) in storing.iter().zip(parts) {
             let Ok((payload, _)) = storing else { continue };
-            let parts = parts.iter().map(|part| (part.address, part.bytes));
-            self.inner.add_down(&mut copies, layers.of(*payload, layer), parts, pool);
+            self.inner.add_down(&mut copies, layers.of(*payload, layer), named(parts), pool);
         }
-        if storing.iter().all(Result::is_err) {
-            return;
-        }
-        if let Err(error) = self.copy_down(|stream| self.copied(stream, &copies)) {
-            self.fail_all(storing, error);
-        }
-        for (payload, checksum) in storing.iter_mut().flatten() {
-            // The refresh of each line flushes what the copy may have left in this host's caches,
-            // and reading it then tells that it has arrived (MEM-M2).
-            self.inner.host.read(layers.complete_with(*payload, layer), checksum, |_| ());
-        }
-    }
-
-    /// One layer of all payloads, by way of the buffer: `store` gets it from there.
-    fn with_layer_bounced(
-        &self,
-        storing: &[UnderWay],
-        parts: &[Vec<DeviceSource<'_>>],
-        bounce: &Bounce,
-        store: impl FnOnce(&[Vec<&[u8]>]),
-    ) -> Result<(), DriverError> {
-        let wanted = || storing.iter().zip(parts).filter(|(storing, _)| storing.is_ok());
-        if wanted().next().is_none() {
-            store(&vec![vec![]; parts.len()]);
-            return Ok(());
-        }
-        let lengths = wanted().flat_map(|(_, parts)| parts.iter().map(|part| part.bytes));
-        let mut buffer = None;
-        // The buffer is taken inside of the turn: whole stores have the stream first, too.
-        let mut rest = self.copy_down(|stream| {
-            let buffer = buffer.insert(bounce.take(lengths.sum())?);
-            let mut copies = Copies::default();
-            let mut to = buffer.address()?;
-            for part in wanted().flat_map(|(_, parts)| parts) {
-                copies.add(Copy { to, from: part.address, bytes: part.bytes });
-                to += part.bytes as u64;
-            }
+        self.on_lane(|lane| {
+            let Lane { copies: stream, sums, .. } = lane;
+            let total = storing.iter().flatten().map(|_| layers.layer_bytes(layer)).sum();
+            let mut pieces = Pieces::of_about(total);
+            let numbers = storing.iter().zip(parts).map(|(storing, parts)| match storing {
+                Ok(_) => pieces.add(named(parts)),
+                Err(_) => pieces.add(std::iter::empty()),
+            });
+            let numbers = [numbers.collect::<Vec<_>>()];
+            let mut summing = self.begin_sums(sums.as_mut(), pieces)?;
+            let summed = summing.as_ref().map(|summing| {
+                // SAFETY: nobody writes the sources during the call, and the lane ends before it.
+                unsafe { summing.launch(span(&numbers[0])) }?;
+                summing.launched()
+            });
+            let summed = summed.transpose()?;
             self.copied(stream, &copies)?;
-            Ok(&*buffer.bytes()?)
+            if let (Some(summing), Some(summed)) = (&mut summing, summed) {
+                wait_for_event(&summed)?;
+                add_layers(summing, storing, &numbers)?;
+            }
+            Ok(())
         })?;
-        let bytes: Vec<_> = storing
-            .iter()
-            .zip(parts)
-            .map(|(storing, parts)| {
-                // Of what failed nothing is stored any more.
-                let length = storing.iter().flat_map(|_| parts).map(|part| part.bytes).sum();
-                let (now, later) = rest.split_at(length);
-                rest = later;
-                vec![now]
-            })
-            .collect();
-        store(&bytes);
+        let complete = storing.iter_mut().flatten();
+        let complete = complete.map(|(payload, sum)| (layers.complete_with(*payload, layer), sum));
+        if self.inner.kernel.is_some() {
+            // MEM-M9: the copy may have left lines in this host's caches.
+            let lines: Vec<_> = complete.map(|(lines, _)| lines).collect();
+            lines.iter().for_each(|lines| self.inner.host.write_back(*lines));
+            self.inner.host.arrive(lines.iter().copied());
+        } else {
+            // The refresh of each line flushes what the copy may have left in this host's caches, and
+            // reading it then tells that it has arrived (MEM-M2).
+            complete.for_each(|(lines, sum)| self.inner.host.read(lines, sum, |_| ()));
+        }
         Ok(())
     }
 
-    /// Has `copy` copy in a turn of its own, after the work of the engine's streams.
-    fn copy_down<T>(
+    /// One layer of all payloads, by way of the buffer: `store` gets it from there.
+    fn store_layer_bounced(
         &self,
-        copy: impl FnOnce(&CudaStream) -> Result<T, DriverError>,
-    ) -> Result<T, DriverError> {
-        let stream = lock(&self.inner.down);
-        let _turn = self.begin(&stream)?;
-        copy(&stream)
+        storing: &mut [UnderWay],
+        parts: &[Vec<DeviceSource<'_>>],
+        store: impl FnOnce(&[Vec<&[u8]>]),
+    ) -> Result<(), Failure> {
+        let bytes_of = |parts: &[DeviceSource<'_>]| parts.iter().map(|part| part.bytes).sum();
+        self.on_lane(|lane| {
+            let Lane { copies: stream, sums, bounce } = lane;
+            let wanted = || storing.iter().zip(parts).filter(|(storing, _)| storing.is_ok());
+            let total = wanted().map(|(_, parts)| bytes_of(parts)).sum();
+            let mut buffer = bounce.take(total)?;
+            let mut copies = Copies::default();
+            let mut to = buffer.address()?;
+            for (from, bytes) in wanted().flat_map(|(_, parts)| named(parts)) {
+                copies.add(Copy { to, from, bytes });
+                to += bytes as u64;
+            }
+            self.copied(stream, &copies)?;
+            for (storing, parts) in storing.iter_mut().zip(parts) {
+                let Ok((_, checksum)) = storing else { continue };
+                // SAFETY: nobody writes the sources during the call.
+                unsafe { self.add_now(sums.as_mut(), named(parts), checksum) }?;
+            }
+            let mut rest = &*buffer.bytes()?;
+            let bytes = storing.iter().zip(parts).map(|(storing, parts)| {
+                // Of what failed nothing is stored any more.
+                let length = if storing.is_ok() { bytes_of(parts) } else { 0 };
+                let (now, later) = rest.split_at(length);
+                rest = later;
+                vec![now]
+            });
+            store(&bytes.collect::<Vec<_>>());
+            Ok(())
+        })
     }
 
-    /// Copies, and waits for it.
-    fn copied(&self, stream: &CudaStream, copies: &Copies) -> Result<(), DriverError> {
-        let _drain = DrainOnDrop(stream);
-        self.hand_over(stream, copies)?.synchronize()
+    /// Has `copy` copy on a lane, after the work of the engine's streams.
+    fn on_lane(
+        &self,
+        copy: impl FnOnce(&mut Lane) -> Result<(), DriverError>,
+    ) -> Result<(), Failure> {
+        let mut lane = self.lane()?;
+        let copied = copy(&mut lane);
+        lane.end().map_err(Failure::Unfinished)?;
+        Ok(copied?)
     }
 
-    fn fail_all(&self, under_way: &mut [UnderWay], error: DriverError) {
+    fn fail_all(&self, under_way: &mut [UnderWay], failure: Failure) {
         for payload in under_way {
-            if let Ok((extent, _)) = payload {
-                *payload = Err(self.failed(*extent, error));
+            let Ok((extent, _)) = payload else { continue };
+            *payload = Err(match failure {
+                Failure::Failed(error) => self.failed(*extent, error),
+                Failure::Unfinished(error) => self.unfinished(Direction::Store, *extent, error),
+            });
+        }
+    }
+}
+
+/// Address and length of each part.
+fn named(parts: &[DeviceSource<'_>]) -> impl Iterator<Item = (u64, usize)> + Clone {
+    parts.iter().map(|part| (part.address, part.bytes))
+}
+
+/// All pieces of a layer.
+fn span(numbers: &[Range<usize>]) -> Range<usize> {
+    numbers.first().map_or(0, |first| first.start)..numbers.last().map_or(0, |last| last.end)
+}
+
+/// Adds what was summed of layers: the numbers of pieces of each layer, for each payload.
+fn add_layers(
+    summing: &mut Summing<'_>,
+    under_way: &mut [UnderWay],
+    numbers: &[Vec<Range<usize>>],
+) -> Result<(), DriverError> {
+    for of_layer in numbers {
+        for (payload, numbers) in under_way.iter_mut().zip(of_layer) {
+            if let Ok((_, checksum)) = payload {
+                summing.add_to(checksum, numbers.clone())?;
             }
         }
     }
+    Ok(())
 }
 
 /// Reports layers to the caller, each once, in their order.
@@ -340,7 +438,7 @@ fn finished(under_way: UnderWay) -> Result<Checksum, DmaError> {
 fn parts_of(
     job: &LoadJob<DeviceDestination<'_>>,
     lines: Extent,
-) -> impl Iterator<Item = (u64, usize)> {
+) -> impl Iterator<Item = (u64, usize)> + Clone {
     let start = lines.offset() - job.payload.offset();
     let end = start + lines.bytes();
     let mut at = 0;

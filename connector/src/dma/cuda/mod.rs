@@ -2,21 +2,33 @@
 //! processor's registers.
 //!
 //! ```text
-//! store   engine's stream --event--> copies down, one event a payload --> flush, checksum by CPU
-//! load    refresh (MEM-M9), fence --> copies up, while the CPU computes the checksums --> fence
-//! by layers: the same, layer by layer; a layer of all payloads is one call of the driver, and an event
+//! store   engine's stream --event--> copies down, in steps --event--> flush (MEM-M9), fence
+//!                         --event--> checksums of the source, on a stream of low priority
+//! load    refresh (MEM-M9), fence, in steps --> copies up --event--> checksums of the destination
+//! by layers: the same, layer by layer; a layer of all payloads is one step
 //! ```
 //!
 //! The driver is loaded when the first [`CudaDma`] is made. A machine without one is a normal
 //! state: [`CudaError::Absent`].
 //!
-//! Checksums are computed by the CPU, from what the device has. So both sides flush, whatever the
-//! platform's profile would allow (`PayloadPolicy::FlushBoth`): a line that was read for a checksum
-//! may be in this host's caches, and copies of the GPU may find it there.
+//! - **CUDA-V1** The checksum of a store is that of the source in GPU memory, and the checksum of a load
+//!   that of the destination. The GPU computes both (`kernel/crc32c.cu`). So a byte that changes on the
+//!   way, a wrong address, or a copy that was not made is a checksum that does not match.
+//! - **CUDA-V2** Where the driver refuses the kernel, or the process asks for it ([`CudaOptions`]), the
+//!   processor computes checksums of what the pool has. Then bytes that change between the GPU and the
+//!   pool are not noticed. [`CudaDma::summing`] and [`CudaFigures::gpu_summed_bytes`] say so.
+//! - **CUDA-E1** An error of the GPU is an error of the call: never of the process. A load that fails
+//!   leaves the engine's memory undefined, and the pool as it was.
+//! - **CUDA-E2** When the driver cannot wait for a store, the GPU may still write its payload. The block
+//!   stays reserved until the process ends ([`DmaError::Unfinished`](crate::dma::DmaError::Unfinished)),
+//!   and this engine copies nothing any more.
 //!
-//! A thread that calls keeps its current context, and its engine's capture of a graph continues:
-//! see `turn.rs`. Nothing returns before the GPU has come to its end with it; should the driver be
-//! unable to wait, the process ends.
+//! Both sides flush, whatever the platform's profile would allow (`PayloadPolicy::FlushBoth`): copies
+//! of the GPU may leave lines in this host's caches, or find lines there.
+//!
+//! A call copies on a lane of its own (`lanes.rs`), in steps (`steps.rs`). A thread that calls keeps its
+//! current context, and its engine's capture of a graph continues: see `turn.rs`. A thread that waits
+//! for long sleeps.
 //!
 //! What copies come after is told to the handle that makes them ([`CudaDma::after`]): handles of
 //! one engine share its streams, and no others' waits.
@@ -24,22 +36,32 @@
 //! What a GPU can reach ([`PoolReach`]): the mapping of the pool is registered with the driver in
 //! pieces. Where that is refused, payload goes through a pinned buffer and is copied once more by
 //! the processor; [`CudaDma::figures`] tells how many bytes did.
+//!
+//! Another kind of device is a folder beside this one that implements [`DmaEngine`](crate::dma::DmaEngine):
+//! copies to and from registered memory of this process, in the order of the engine's streams; events
+//! that a thread can sleep for; a way to learn that nothing is under way any more; and, for CUDA-V1, a
+//! kernel that computes CRC-32C.
 
 mod bounce;
 mod copies;
 mod driver;
 mod engine;
+mod lanes;
 mod layers;
 mod memory;
+mod options;
 mod order;
 mod registration;
 mod runs;
+mod steps;
+mod sums;
 mod turn;
 mod whole;
 
 pub use bounce::pinned_memory;
 pub use driver::{CudaError, gpus};
-pub use engine::{CudaDma, CudaFigures};
+pub use engine::{CudaDma, CudaFigures, Summing};
 pub use memory::{DeviceDestination, DeviceSource, EngineStream};
+pub use options::CudaOptions;
 pub(crate) use order::Order;
 pub use registration::PoolReach;

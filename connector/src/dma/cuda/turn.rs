@@ -4,13 +4,7 @@
 use std::ops::Deref;
 
 use cudarc::driver::sys::{CUstreamCaptureMode_enum as CaptureMode, CUstreamCaptureStatus_enum};
-use cudarc::driver::{CudaContext, CudaStream, DriverError, result, sys};
-use cxl_shm::clock::SystemClock;
-
-use super::driver::reason;
-
-/// How long a process that aborts waits for its log.
-const LAST_LINES_MS: u64 = 500;
+use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError, result, sys};
 
 /// While it lasts, the GPU's context is the current one of this thread, and the thread takes no
 /// part in the capture of a graph by another one, which waits and allocations would break off. Both
@@ -109,32 +103,26 @@ pub(super) fn wait_for(stream: &CudaStream) -> Result<(), DriverError> {
     unsafe { result::stream::synchronize(stream.cu_stream()) }
 }
 
-/// At its end no copy of the stream is under way any more, also none of a job that failed: the
-/// space in the pool may belong to another block then, and the memory is the engine's again.
-#[derive(Debug)]
-pub(super) struct DrainOnDrop<'s>(pub(super) &'s CudaStream);
+/// Threads that wait for such an event for long sleep: a forward of the engine takes tens of
+/// milliseconds.
+pub(super) const SLEEPING: sys::CUevent_flags = sys::CUevent_flags::CU_EVENT_BLOCKING_SYNC;
 
-impl Drop for DrainOnDrop<'_> {
-    fn drop(&mut self) {
-        let gone = DriverError(sys::CUresult::CUDA_ERROR_DEINITIALIZED);
-        match wait_for(self.0) {
-            Ok(()) => {}
-            // The process is ending, and what it had under way has ended.
-            Err(error) if error == gone => {}
-            Err(error) => {
-                // The context is broken, and the process can do nothing with this GPU any more.
-                // Copies under way end with the process. To continue could leave wrong bytes in
-                // a block.
-                tracing::error!(
-                    reason = reason(error),
-                    "the GPU cannot be waited for, and may still write into the pool or into \
-                     memory of the engine: the process aborts; look for the cause in the log of the \
-                     driver, and start the process again"
-                );
-                // The log may be written by another thread.
-                SystemClock::start().sleep_ms(LAST_LINES_MS);
-                std::process::abort();
-            }
+/// How often an event is asked for before the thread sleeps: about as long as it takes to copy two
+/// megabytes. To be woken takes as long.
+const POLLS: usize = 32;
+/// Between two, as each takes a lock of the driver that others need.
+const PAUSES: usize = 32;
+
+/// Waits for `event`, which was recorded as [`SLEEPING`].
+///
+/// # Errors
+/// The driver's; the work may be under way still.
+pub(super) fn wait_for_event(event: &CudaEvent) -> Result<(), DriverError> {
+    for _ in 0..POLLS {
+        if event.try_is_complete()? {
+            return Ok(());
         }
+        (0..PAUSES).for_each(|_| std::hint::spin_loop());
     }
+    event.synchronize()
 }
