@@ -182,7 +182,9 @@ where
             let (numbers, payloads): (Vec<_>, Vec<_>) = writing.iter().copied().unzip();
             let mut source = Writing { blocks: &mut *ready, numbers: &numbers };
             let stored = dma.store_by_layers(&payloads, layers, &mut source)?;
-            ready.complete().then_some(stored)
+            // CUDA-E2: what breaks off is freed, and this must not be. Nothing of it is complete.
+            let unfinished = stored.iter().any(|it| matches!(it, Err(DmaError::Unfinished { .. })));
+            (ready.complete() || unfinished).then_some(stored)
         }))
     }
 
@@ -226,9 +228,10 @@ where
                     complete.push((block, checksum));
                 }
                 Err(error) => {
-                    // CUDA-E2: stays reserved while this process lives.
-                    if !matches!(error, DmaError::Unfinished { .. }) {
-                        failed.push(block);
+                    match error {
+                        // CUDA-E2.
+                        DmaError::Unfinished { .. } => block.leave_reserved(),
+                        _ => failed.push(block),
                     }
                     outcomes[index] = Some(PublishOutcome::Failed(error));
                 }

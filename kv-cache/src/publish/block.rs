@@ -56,6 +56,12 @@ impl WritingBlock {
         Claim { slot, generation, incarnation, payload }
     }
 
+    /// Leaves the block reserved, and unpublished, for as long as this process is a member of the pool: a
+    /// device that cannot be waited for may still write its bytes.
+    pub fn leave_reserved(mut self) {
+        self.process_state = None;
+    }
+
     /// The block is complete: dropping it frees nothing any more.
     pub(crate) fn into_ready(mut self) -> ReadyBlock {
         self.process_state = None;

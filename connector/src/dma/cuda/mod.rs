@@ -20,7 +20,7 @@
 //! - **CUDA-E1** An error of the GPU is an error of the call: never of the process. A load that fails
 //!   leaves the engine's memory undefined, and the pool as it was.
 //! - **CUDA-E2** When the driver cannot wait for a store, the GPU may still write its payload. The block
-//!   stays reserved until the process ends ([`DmaError::Unfinished`](crate::dma::DmaError::Unfinished)),
+//!   stays reserved until the process leaves the pool ([`DmaError::Unfinished`](crate::dma::DmaError::Unfinished)),
 //!   and this engine copies nothing any more.
 //!
 //! Both sides flush, whatever the platform's profile would allow (`PayloadPolicy::FlushBoth`): copies
