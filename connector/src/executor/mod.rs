@@ -7,8 +7,9 @@
 //! before each layer, and says after each layer that it has executed.
 //!
 //! - **PLAN-E1** The blocks of a request are held from [`admit`](Executor::admit) to
-//!   [`forget`](Executor::forget), and the holds are renewed before they end. So eviction does not
-//!   take them. A hold that cannot be renewed is an error of the iteration.
+//!   [`forget`](Executor::forget), and the holds are renewed before they end, also while the request is
+//!   paused or has all layers in memory. So eviction does not take them. A hold that cannot be renewed
+//!   is an error of the next iteration that needs it.
 //! - **PLAN-E2** `admit` reads each block whole, checks it, and notes the checksum of each layer.
 //!   From then on each fetch of a layer is checked by these before the engine gets it.
 //! - **PLAN-E3** A block that is lost or damaged is an error with its reason, before its layer
@@ -98,11 +99,21 @@ impl Executor {
         if self.requests.contains_key(&request) {
             return Err(ExecutorError::AdmittedTwice { request });
         }
-        let now_ms = self.clock.now_ms();
-        let admitted =
-            Admitted::read(request, &self.session, &self.layers, held, now_ms, on_block)?;
+        let mut admitted = Admitted::read(request, &self.session, &self.layers, held, on_block)?;
+        // To read takes a while, and the holds of the caller may be old.
+        admitted.renew(request, &self.session, self.clock.now_ms())?;
         self.requests.insert(request, admitted);
         Ok(())
+    }
+
+    /// Renews the holds of all requests where half of their time is over. [`begin`](Self::begin) does so.
+    /// An engine that begins no iteration for that long, since all requests are paused, calls this.
+    pub fn renew(&mut self) {
+        let now_ms = self.clock.now_ms();
+        for (request, admitted) in &mut self.requests {
+            // What fails is tried again, and is an error when the request needs its blocks.
+            let _tried_again = admitted.renew(*request, &self.session, now_ms);
+        }
     }
 
     /// Releases a request: finished, or given up after an error.
@@ -135,6 +146,7 @@ impl Executor {
     /// a hold was not renewed; nothing is fetched then. An iteration under way is given up.
     pub fn begin(&mut self, batch: &[(u64, Placement)]) -> Result<(), ExecutorError> {
         self.give_up_iteration();
+        self.renew();
         let now_ms = self.clock.now_ms();
         for (request, placement) in batch {
             if placement.offloaded().is_empty() {

@@ -17,7 +17,8 @@ const READ_BLOCKS: usize = 8;
 #[derive(Debug)]
 pub(super) struct Admitted {
     held: HoldReport,
-    held_since_ms: u64,
+    /// `None` for holds of the caller, of which the age is not known.
+    held_since_ms: Option<u64>,
     blocks: Arc<Vec<MatchedBlock>>,
     /// By layer, of each block.
     checksums: Vec<Arc<Vec<Checksum>>>,
@@ -32,7 +33,6 @@ impl Admitted {
         session: &AsyncSession,
         layers: &Layers,
         held: HoldReport,
-        now_ms: u64,
         on_block: &mut dyn FnMut(usize, &[Vec<u8>]),
     ) -> Result<Self, ExecutorError> {
         let blocks = held.shared_blocks();
@@ -60,7 +60,7 @@ impl Admitted {
         }
         let checksums = checksums.into_iter().map(Arc::new).collect();
         let buffers = Default::default();
-        Ok(Self { held, held_since_ms: now_ms, blocks, checksums, buffers })
+        Ok(Self { held, held_since_ms: None, blocks, checksums, buffers })
     }
 
     /// Holds the blocks again when half the time is over for which they are held (PLAN-E1).
@@ -70,7 +70,8 @@ impl Admitted {
         session: &AsyncSession,
         now_ms: u64,
     ) -> Result<(), ExecutorError> {
-        if now_ms.saturating_sub(self.held_since_ms) < session.options().hold_ms() / 2 {
+        let half_ms = session.options().hold_ms() / 2;
+        if self.held_since_ms.is_some_and(|since_ms| now_ms.saturating_sub(since_ms) < half_ms) {
             return Ok(());
         }
         let hold = session.hold(self.blocks.to_vec());
@@ -80,7 +81,7 @@ impl Admitted {
             return Err(ExecutorError::Hold { request, block: held.len(), reason });
         }
         let before = std::mem::replace(&mut self.held, held);
-        self.held_since_ms = now_ms;
+        self.held_since_ms = Some(now_ms);
         // What is refused is given back, and dropped, which releases it, too.
         drop(session.release(before));
         Ok(())

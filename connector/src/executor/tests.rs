@@ -267,6 +267,28 @@ fn eviction_does_not_take_what_is_offloaded() {
     assert!(bed.held().blocks().len() < usize::from(BLOCKS), "holds made no difference");
 }
 
+/// Nothing of the request is streamed for longer than a hold, in iterations of others or in none.
+#[test]
+fn eviction_does_not_take_what_is_in_memory_or_paused() {
+    for paused in [false, true] {
+        let bed = Bed::new(Duration::from_millis(256));
+        let mut executor = bed.executor();
+        let mut depth = 100;
+        let until_ms = executor.clock.now_ms() + 1000;
+        while executor.clock.now_ms() < until_ms {
+            pressure(&bed, &mut depth);
+            if paused {
+                executor.renew();
+            } else {
+                iterate(&mut executor, &[(7, Placement::default())]).unwrap();
+            }
+        }
+        assert!(bed.pool.metrics().evicted_blocks > 500, "there was no pressure");
+        iterate(&mut executor, &offload(&[3, 5])).unwrap();
+        executor.end().unwrap();
+    }
+}
+
 #[test]
 fn what_cannot_be_streamed_is_refused() {
     let bed = Bed::new(Duration::from_secs(30));
