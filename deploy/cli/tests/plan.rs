@@ -164,6 +164,16 @@ fn bad_input_is_one_clear_error() {
         (with(usual.clone(), "layers", json!(2000)), "layers is 2000: at most 1024"),
         (with(usual.clone(), "layers", json!(-1)), "expected u64"),
         (with(usual.clone(), "layers", json!(huge)), "at most 1024"),
+        (with(usual.clone(), "window_max", json!(u32::MAX)), "window_max is 4294967295: at most"),
+        (with(usual.clone(), "decode_window", json!(1 << 21)), "decode_window is 2097152: at most"),
+        (
+            with(
+                usual.clone(),
+                "requests",
+                json!([{"blocks_per_layer": 1, "deposit_tokens": u32::MAX}]),
+            ),
+            "deposit_tokens of request 1 is 4294967295: at most",
+        ),
         (with(usual.clone(), "colour", json!(1)), "unknown field `colour`"),
         (with(usual.clone(), "requests", json!([])), "number of requests is 0"),
         (with(usual.clone(), "requests", json!([{"blocks_per_layer": 0}])), "of request 1 is 0"),

@@ -12,6 +12,9 @@ use serde::{Deserialize, Deserializer};
 /// Larger inputs are none that a batch could have.
 const INPUT_BYTES_MAX: u64 = 16 << 20;
 
+/// A request with more tokens is none that an engine serves; to look at so many steps takes seconds.
+const TOKENS_MAX: u32 = 1 << 20;
+
 /// What is to be planned.
 pub(super) struct Task {
     pub(super) batch: Batch,
@@ -69,6 +72,14 @@ pub(super) fn read(path: &Path) -> Result<Task> {
 }
 
 fn task(input: Input) -> Result<Task> {
+    let steps = [("decode_window", input.decode_window), ("window_max", input.window_max)];
+    let steps = steps.into_iter().map(|(name, given)| (name.to_owned(), given.unwrap_or(0)));
+    let deposits = input.requests.iter().enumerate().map(|(number, request)| {
+        (format!("deposit_tokens of request {}", number + 1), request.deposit_tokens)
+    });
+    if let Some((name, given)) = steps.chain(deposits).find(|(_, given)| *given > TOKENS_MAX) {
+        bail!("{name} is {given}: at most {TOKENS_MAX}; check the number");
+    }
     let request = |given: InputRequest| Request {
         blocks_per_layer: given.blocks_per_layer,
         free_tokens: given.free_tokens,

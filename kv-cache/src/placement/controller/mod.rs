@@ -14,7 +14,9 @@
 //!   A request that was paused for `pause_steps_max` iterations runs in the next one, and is not
 //!   paused before it ran for `run_steps_min` iterations. So every request runs again.
 //! - **PLAN-C5** A request that does not fit alone is rejected. A request that fits alone runs, also
-//!   when its tokens are late: a late token is better than none.
+//!   when its tokens are late, or it will not fit any more before the horizon ends: a late token is
+//!   better than none.
+//! - **PLAN-C6** At most [`REQUESTS_MAX`] requests run. Others wait, as if they were paused.
 
 mod profile;
 mod requests;
@@ -26,8 +28,8 @@ pub use self::profile::Measured;
 use self::profile::Profile;
 use self::requests::Entry;
 use super::{
-    Batch, Horizon, Infeasible, Model, Options, Outcome, Placement, PlanError, Space, evaluate,
-    plan,
+    BLOCKS_MAX, Batch, Horizon, Infeasible, Model, Options, Outcome, Placement, PlanError,
+    REQUESTS_MAX, Space, evaluate, plan,
 };
 
 /// The machine, and how it is to be used.
@@ -47,7 +49,7 @@ pub struct Policy {
     pub mismatch_percent: u32,
     /// Iterations for which a request is paused at most.
     pub pause_steps_max: u32,
-    /// Iterations for which a resumed request runs at least.
+    /// Iterations for which a resumed request runs at least; 0 counts as 1.
     pub run_steps_min: u32,
 }
 
@@ -158,7 +160,13 @@ impl Controller {
 
     /// A request came. It runs from the next decision on, if there is room.
     pub fn arrive(&mut self, job: Job) {
-        self.running.push(Entry::new(job));
+        let entry = Entry::new(job);
+        if self.running.len() < REQUESTS_MAX {
+            self.running.push(entry);
+        } else {
+            // PLAN-C6.
+            self.paused.push(entry);
+        }
         self.changed = true;
     }
 
@@ -213,14 +221,15 @@ impl Controller {
     pub fn decide(&mut self, proceed: &mut dyn FnMut() -> bool) -> Result<Decision, PlanError> {
         let Some(trigger) = self.trigger() else { return self.room_for_growth() };
         let (layer_ns, block_ns) = self.profile.plan_with();
-        let link = Ratio::new(layer_ns, block_ns);
+        let link = link(layer_ns, block_ns);
         let mut actions = Vec::new();
         let mut removed = false;
         let mut found = None;
         self.end_pauses(&mut actions);
         while !self.running.is_empty() && found.is_none() {
             let outcome = match self.planned(&self.running, layer_ns, link, proceed)? {
-                Outcome::Infeasible(Infeasible::Window { .. }) if self.running.len() == 1 => {
+                // Of any reason, which may be one of later steps (PLAN-C5).
+                Outcome::Infeasible(_) if self.running.len() == 1 => {
                     removed = true;
                     self.planned_late(layer_ns, link)?
                 }
@@ -238,7 +247,10 @@ impl Controller {
                 self.end_pauses(&mut actions);
             }
         }
-        while !removed && let Some(first) = self.paused.first() {
+        while !removed
+            && self.running.len() < REQUESTS_MAX
+            && let Some(first) = self.paused.first()
+        {
             let mut more = self.running.clone();
             more.push(first.clone());
             let Outcome::Plan(plan) = self.planned(&more, layer_ns, link, proceed)? else { break };
@@ -261,7 +273,7 @@ impl Controller {
         let mut decision = Decision::default();
         if self.paused.iter().any(|entry| entry.kept_blocks(&self.policy) > 0) {
             let (layer_ns, block_ns) = self.profile.planned();
-            let batch = self.batch(&self.running, layer_ns, Ratio::new(layer_ns, block_ns))?;
+            let batch = self.batch(&self.running, layer_ns, link(layer_ns, block_ns))?;
             let placements: Vec<_> = self.running.iter().map(Entry::placement).collect();
             let needed = evaluate(&batch, &placements, self.policy.model)?.memory_blocks;
             self.evict_for(needed, &mut decision.actions);
@@ -294,6 +306,7 @@ impl Controller {
         let most = self.policy.pause_steps_max;
         while let Some(first) = self.paused.first()
             && (first.paused_for >= most || self.running.is_empty())
+            && self.running.len() < REQUESTS_MAX
         {
             self.resume_first(actions);
         }
@@ -301,7 +314,7 @@ impl Controller {
 
     fn resume_first(&mut self, actions: &mut Vec<Action>) {
         let mut entry = self.paused.remove(0);
-        entry.resume(self.policy.run_steps_min);
+        entry.resume(self.policy.run_steps_min.max(1));
         actions.push(Action::Resume(entry.job.id));
         self.running.push(entry);
     }
@@ -391,4 +404,12 @@ impl Controller {
             }
         }
     }
+}
+
+/// Blocks that the link brings in a layer time. Both times are measured: where the numbers are longer
+/// than a plan takes, their last bits count for nothing.
+fn link(layer_ns: u64, block_ns: u64) -> Ratio<u64> {
+    let longest = layer_ns.max(block_ns).max(1);
+    let bits = (u64::BITS - longest.leading_zeros()).saturating_sub(BLOCKS_MAX.trailing_zeros());
+    Ratio::new((layer_ns >> bits).max(1), (block_ns >> bits).max(1))
 }

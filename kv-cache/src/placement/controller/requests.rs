@@ -5,6 +5,9 @@ use num_rational::Ratio;
 use super::{Action, Job, Policy};
 use crate::placement::{Deposit, Placement, Request};
 
+/// Longer promises count as this: 146 years.
+const SLO_NS_MAX: u64 = 1 << 62;
+
 /// A request that runs or waits.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
@@ -28,7 +31,8 @@ impl Entry {
     pub(super) fn new(job: Job) -> Self {
         Self {
             job,
-            deposit: job.slo_ns.map(Deposit::new),
+            // So that no moment of a release is beyond what is counted.
+            deposit: job.slo_ns.map(|slo_ns| Deposit::new(slo_ns.min(SLO_NS_MAX))),
             unpaced: 0,
             placement: None,
             kept: Vec::new(),

@@ -183,16 +183,69 @@ fn what_never_fits_is_rejected() {
     assert_eq!(controller.running().count() + controller.paused().count(), 0);
 }
 
+/// It runs as long as it fits (PLAN-C5).
+#[test]
+fn a_request_that_will_not_fit_later_runs_now() {
+    let wide = policy(40);
+    let horizon = Horizon { steps: 50, ..wide.horizon };
+    let mut controller = Controller::new(Policy { horizon, ..wide }, EXPECTED);
+    controller.arrive(job(1, 3));
+    let decision = decide(&mut controller);
+    assert_eq!(places(&decision.actions), [1], "{decision:?}");
+    let rejects = |action: &Action| matches!(action, Action::Reject { .. });
+    let mut grows = std::iter::from_fn(|| {
+        controller.stepped(0, EXPECTED);
+        Some(decide(&mut controller))
+    });
+    assert!(grows.by_ref().take(50).any(|decision| decision.actions.iter().any(rejects)));
+}
+
+#[test]
+fn times_and_promises_may_be_long() {
+    let slow = Measured { layer_ns: 10_000_000_019, block_ns: Some(u64::MAX) };
+    for expected in [slow, Measured { layer_ns: u64::MAX, block_ns: Some(1) }] {
+        let mut controller = Controller::new(policy(100), expected);
+        controller.arrive(Job { slo_ns: Some(u64::MAX), ..job(1, 3) });
+        assert_eq!(places(&decide(&mut controller).actions), [1]);
+        for step in 1..4 {
+            controller.stepped(step, expected);
+            decide(&mut controller);
+        }
+        assert_eq!(controller.release(u64::MAX / 4), [(1, 1)]);
+        assert_eq!(controller.release(u64::MAX / 4), []);
+    }
+}
+
+/// PLAN-C6.
+#[test]
+fn more_requests_than_can_be_planned_wait() {
+    let mut controller = Controller::new(policy(1 << 20), EXPECTED);
+    let all = REQUESTS_MAX as u64 + 3;
+    (0..all).for_each(|id| controller.arrive(job(id, 1)));
+    decide(&mut controller);
+    assert_eq!((controller.running().count(), controller.paused().count()), (REQUESTS_MAX, 3));
+    controller.finish(5);
+    decide(&mut controller);
+    assert_eq!((controller.running().count(), controller.paused().count()), (REQUESTS_MAX, 2));
+    assert!(controller.running().any(|id| id == REQUESTS_MAX as u64), "the first that waited");
+}
+
 /// Under permanent pressure each request runs again and again (PLAN-C4).
 #[test]
 fn nobody_starves() {
+    for run_steps_min in [0, 2] {
+        nobody_starves_with(run_steps_min);
+    }
+}
+
+fn nobody_starves_with(run_steps_min: u32) {
     let horizon = Horizon { block_tokens: 100_000, ..Horizon::default() };
     let mut numbers = Numbers(11);
     for round in 0..20 {
         let policy = Policy {
             horizon: horizon.clone(),
             pause_steps_max: 6,
-            run_steps_min: 2,
+            run_steps_min,
             ..Policy::new(9, 60)
         };
         let mut controller = Controller::new(policy, EXPECTED);
