@@ -129,7 +129,7 @@ fn print_plan(case: &Case, discipline: Discipline) -> Result<(), Box<dyn Error>>
     }
     let us = median(rounds);
     let result = match found {
-        Some(Outcome::Plan(plan)) if plan.is_optimal() => {
+        Some(Outcome::Plan(plan)) if plan.complete => {
             format!("optimal, stall {}", plan.evaluation.stall_blocks)
         }
         Some(Outcome::Plan(plan)) => {

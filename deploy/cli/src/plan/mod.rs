@@ -130,6 +130,10 @@ struct Answer {
     /// No choice stalls less; only where the command has searched.
     #[serde(serialize_with = "in_full", skip_serializing_if = "Option::is_none")]
     bound_blocks: Option<BigRational>,
+    /// Whether the search came to its end: no choice stalls less, or equally long with fewer blocks
+    /// moved. Only where the command has searched.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    optimal: Option<bool>,
     /// Why it is not feasible.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
@@ -206,6 +210,7 @@ fn evaluated(task: &Task, placements: &[Placement], options: &Options) -> Result
         placements: layers(placements),
         window_steps: window.steps,
         bound_blocks: None,
+        optimal: None,
         reason,
         tokens: None,
         timeline: Some(timeline(batch, placements, model.discipline)?),
@@ -228,6 +233,7 @@ fn planned(task: &Task, options: &Options) -> Result<Answer> {
         placements: Vec::new(),
         window_steps,
         bound_blocks: None,
+        optimal: None,
         reason: Some(reason),
         tokens: None,
         timeline: None,
@@ -241,6 +247,7 @@ fn planned(task: &Task, options: &Options) -> Result<Answer> {
             placements: layers(&plan.placements),
             window_steps: plan.window_steps,
             bound_blocks: Some(plan.bound_blocks),
+            optimal: Some(plan.complete),
             reason: None,
             tokens: None,
             timeline: Some(timeline(&grown(task)?, &plan.placements, model.discipline)?),

@@ -50,8 +50,11 @@ fn counted(number: u64, what: &str) -> String {
 fn proof(answer: &Answer) -> String {
     match &answer.bound_blocks {
         None => String::new(),
+        Some(_) if answer.optimal == Some(true) => " (no choice stalls less)".to_owned(),
         Some(bound) if answer.stall_blocks.as_ref() == Some(bound) => {
-            " (no choice stalls less)".to_owned()
+            " (no choice stalls less; stopped early, so another may move fewer blocks: see \
+             --limit-ms)"
+                .to_owned()
         }
         Some(bound) => {
             format!(" (stopped early: no choice stalls less than {bound}; see --limit-ms)")

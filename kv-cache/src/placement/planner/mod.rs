@@ -11,9 +11,10 @@
 //!   All requests of a batch share the length of an iteration, so the choice with the least stall
 //!   is also the choice with the fewest late tokens.
 //! - **PLAN-S3** A search that is stopped says so, and gives its best choice with a bound below
-//!   which no choice stalls.
+//!   which no choice stalls. Before it found one, it gives one distance for all, where one fits.
 
 mod bound;
+mod pace;
 mod search;
 mod window;
 
@@ -21,7 +22,7 @@ use num_rational::{BigRational, Ratio};
 
 pub use self::window::{Horizon, HorizonError, Window, window_steps};
 
-use self::search::{Found, Search};
+use self::search::{Found, Growth, Search};
 use super::{
     Batch, BatchError, Evaluation, EvaluationError, Model, Placement, distance_driven, evaluate,
 };
@@ -57,18 +58,13 @@ pub struct Plan {
     pub placements: Vec<Placement>,
     /// What an iteration costs, in the last step of the window that was asked for.
     pub evaluation: Evaluation,
-    /// No choice stalls less (PLAN-S3). Equal to the stall of a plan that is proven optimal.
+    /// No choice stalls less (PLAN-S3).
     pub bound_blocks: BigRational,
+    /// Whether the search came to its end: no choice stalls less, and none that stalls equally long
+    /// moves fewer blocks.
+    pub complete: bool,
     /// Decode steps for which the plan holds, up to the most that the horizon asks about.
     pub window_steps: u32,
-}
-
-impl Plan {
-    /// Whether no choice stalls less, and none that stalls equally long moves fewer blocks.
-    #[must_use]
-    pub fn is_optimal(&self) -> bool {
-        self.bound_blocks == self.evaluation.stall_blocks
-    }
 }
 
 /// Why there is no plan.
@@ -78,15 +74,19 @@ pub enum Infeasible {
     /// The KV does not fit, whatever is offloaded.
     #[error(
         "the GPU has room for {gpu_blocks} blocks, and every choice of placements needs at least \
-         {least_blocks}: pause a request, or give the GPU more room"
+         {least_blocks}{}: pause a request{}, or give the GPU more room",
+        if *step > 1 { format!(" by decode step {step}") } else { String::new() },
+        if *step > 1 { ", shorten the window" } else { "" }
     )]
     Memory {
-        /// No choice needs fewer.
+        /// In the decode steps up to this one: the last for which the plan is to hold.
+        step: u32,
+        /// No choice needs fewer in all of them.
         least_blocks: u64,
         /// Room of the GPU.
         gpu_blocks: u64,
     },
-    /// The best plan does not hold for as many steps as it is asked to.
+    /// The best plan has too many late tokens before as many steps as it is to hold for.
     #[error(
         "the best plan stalls {stall_blocks} block-transfer times, and holds for {window_steps} \
          decode steps of {wanted}{}: pause a request, shorten the window, or tolerate more late \
@@ -100,7 +100,7 @@ pub enum Infeasible {
         window_steps: u32,
         /// Steps that were asked for.
         wanted: u32,
-        /// The request whose tokens are late, counted from 1; memory is short where there is none.
+        /// The request whose tokens are late, counted from 1.
         late: Option<usize>,
     },
 }
@@ -166,14 +166,16 @@ pub fn plan(
     };
     let grown = options.horizon.check(batch)?.grown(batch, options.horizon.steps);
     let grown = grown.map_err(HorizonError::from)?;
-    let found = Search::new(&grown, options.model, &space).run(proceed);
+    let growth = Growth { batch, horizon: &options.horizon };
+    let found = Search::new(&grown, growth, options.model, &space).run(proceed);
     Ok(match found {
         Found::Best { placements, bound_ticks } => {
             held(batch, &grown, options, placements, bound_ticks)?
         }
         Found::Nothing { least_blocks } => {
             let gpu_blocks = batch.gpu_blocks();
-            Outcome::Infeasible(Infeasible::Memory { least_blocks, gpu_blocks })
+            let step = options.horizon.steps;
+            Outcome::Infeasible(Infeasible::Memory { step, least_blocks, gpu_blocks })
         }
         Found::Stopped => Outcome::Stopped,
     })
@@ -202,8 +204,8 @@ fn held(
         None => evaluation.stall_blocks.clone(),
     };
     let bound_blocks = bound_blocks.min(evaluation.stall_blocks.clone());
-    let window_steps = window.steps;
-    Ok(Outcome::Plan(Plan { placements, evaluation, bound_blocks, window_steps }))
+    let (complete, window_steps) = (bound_ticks.is_none(), window.steps);
+    Ok(Outcome::Plan(Plan { placements, evaluation, bound_blocks, complete, window_steps }))
 }
 
 /// Every set of layers but the empty one.

@@ -3,9 +3,11 @@
 use num_rational::BigRational;
 
 use super::bound::{Bound, Load};
+use super::window::Horizon;
 use crate::placement::evaluation::cost;
+use crate::placement::memory::{buffer_blocks, resident_blocks};
 use crate::placement::timeline::Unwatched;
-use crate::placement::{Batch, Model, Placement};
+use crate::placement::{Batch, MemoryModel, Model, Placement};
 
 /// What came of a search.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -38,6 +40,14 @@ struct Best {
     chosen: Vec<usize>,
 }
 
+/// The steps before the last one that a plan is to hold for. It is made for the sizes in the last.
+#[derive(Clone, Copy)]
+pub(super) struct Growth<'a> {
+    /// The batch in the first step.
+    pub(super) batch: &'a Batch,
+    pub(super) horizon: &'a Horizon,
+}
+
 /// One way to continue a partial choice.
 #[derive(Clone, Copy)]
 struct Branch {
@@ -51,6 +61,7 @@ struct Branch {
 /// A search through all choices of a space.
 pub(super) struct Search<'a> {
     batch: &'a Batch,
+    growth: Growth<'a>,
     model: Model,
     /// Layers offloaded by each placement of the space; the first offloads none.
     space: Vec<&'a [u16]>,
@@ -69,7 +80,12 @@ pub(super) struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    pub(super) fn new(batch: &'a Batch, model: Model, placements: &'a [Placement]) -> Self {
+    pub(super) fn new(
+        batch: &'a Batch,
+        growth: Growth<'a>,
+        model: Model,
+        placements: &'a [Placement],
+    ) -> Self {
         let none: &[u16] = &[];
         let mut space = vec![none];
         space.extend(placements.iter().map(Placement::offloaded));
@@ -90,12 +106,27 @@ impl<'a> Search<'a> {
         let loads = vec![none; order.len() + 1];
         let chosen = vec![0; order.len()];
         let (best, open_ticks) = (None, None);
-        Self { batch, model, space, order, freeable, alone_ticks, loads, chosen, best, open_ticks }
+        Self {
+            batch,
+            growth,
+            model,
+            space,
+            order,
+            freeable,
+            alone_ticks,
+            loads,
+            chosen,
+            best,
+            open_ticks,
+        }
     }
 
     /// Searches to the end, or until `proceed` says no.
     pub(super) fn run(mut self, proceed: &mut dyn FnMut() -> bool) -> Found {
         self.descend(0, 0, proceed);
+        if self.open_ticks.is_some() && self.best.is_none() {
+            self.one_for_all();
+        }
         match self.best {
             Some(best) => {
                 let placement =
@@ -116,7 +147,9 @@ impl<'a> Search<'a> {
     /// it stalls at least `stall_ticks`.
     fn descend(&mut self, depth: usize, stall_ticks: u64, proceed: &mut dyn FnMut() -> bool) {
         if depth == self.order.len() {
-            self.finish();
+            if !self.finish(proceed) {
+                self.left_out(stall_ticks);
+            }
             return;
         }
         let request = self.order[depth];
@@ -126,8 +159,7 @@ impl<'a> Search<'a> {
                 continue;
             }
             if self.open_ticks.is_some() || !proceed() {
-                let open = self.open_ticks.unwrap_or(u64::MAX);
-                self.open_ticks = Some(open.min(branch.stall_ticks));
+                self.left_out(branch.stall_ticks);
                 // The branches are sorted: the others have no smaller bound.
                 return;
             }
@@ -181,17 +213,46 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// All requests are chosen for: simulates the choice.
-    fn finish(&mut self) {
+    /// The search was stopped before choices of at least this stall.
+    fn left_out(&mut self, stall_ticks: u64) {
+        let open = self.open_ticks.unwrap_or(u64::MAX);
+        self.open_ticks = Some(open.min(stall_ticks));
+    }
+
+    /// A choice that is looked at without asking whether the search goes on: the same for all
+    /// requests, with as few offloaded layers as fit.
+    fn one_for_all(&mut self) {
+        let mut by_layers: Vec<_> = (0..self.space.len()).collect();
+        by_layers.sort_by_key(|&choice| self.space[choice].len());
+        for choice in by_layers {
+            self.chosen.fill(choice);
+            self.finish(&mut || true);
+            if self.best.is_some() {
+                return;
+            }
+        }
+    }
+
+    /// All requests are chosen for: simulates the choice. Says no where that was stopped.
+    fn finish(&mut self, proceed: &mut dyn FnMut() -> bool) -> bool {
         let offloaded: Vec<_> = self.chosen.iter().map(|&choice| self.space[choice]).collect();
+        if self.model.memory == MemoryModel::Paper && !fits(self.batch, &offloaded) {
+            // Known without a simulation.
+            return true;
+        }
         let cost = cost(self.batch, &offloaded, self.model, &mut Unwatched);
         if !cost.feasible {
-            return;
+            return true;
         }
         let better = self.best.as_ref().is_none_or(|best| {
             (&cost.stall_blocks, cost.moved_blocks) < (&best.stall, best.moved_blocks)
         });
         if better {
+            match self.growth.fits(&offloaded, self.model, proceed) {
+                Some(true) => {}
+                Some(false) => return true,
+                None => return false,
+            }
             let ticks =
                 &cost.stall_blocks * BigRational::from_integer(self.batch.block_ticks().into());
             self.best = Some(Best {
@@ -202,5 +263,43 @@ impl<'a> Search<'a> {
                 chosen: self.chosen.clone(),
             });
         }
+        true
     }
+}
+
+impl Growth<'_> {
+    /// Whether these layers leave enough room in each step before the last; `None` where the search
+    /// was stopped. Smaller requests need no less by PLAN-M2: their streams run further ahead.
+    fn fits(
+        self,
+        offloaded: &[&[u16]],
+        model: Model,
+        proceed: &mut dyn FnMut() -> bool,
+    ) -> Option<bool> {
+        let mut step = 1;
+        while model.memory == MemoryModel::Safe && step < self.horizon.steps {
+            let same_until = self.horizon.same_until(self.batch, step);
+            if same_until >= self.horizon.steps {
+                break;
+            }
+            if !proceed() {
+                return None;
+            }
+            let grown = self.horizon.grown(self.batch, step).ok()?;
+            if !cost(&grown, offloaded, model, &mut Unwatched).feasible {
+                return Some(false);
+            }
+            step = same_until + 1;
+        }
+        Some(true)
+    }
+}
+
+/// Whether the GPU has room by PLAN-M1.
+fn fits(batch: &Batch, offloaded: &[&[u16]]) -> bool {
+    let (layers, requests) = (batch.layers(), batch.requests());
+    let each = || offloaded.iter().copied();
+    let needed =
+        resident_blocks(layers, requests, each()) + buffer_blocks(layers, requests, each());
+    needed <= batch.gpu_blocks()
 }

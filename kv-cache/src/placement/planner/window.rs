@@ -7,6 +7,7 @@
 use num_rational::{BigRational, Ratio};
 
 use super::PlanError;
+use super::pace::Pace;
 use crate::placement::evaluation::cost;
 use crate::placement::timeline::Unwatched;
 use crate::placement::{Batch, BatchError, Model, Placement, Request, evaluate};
@@ -19,7 +20,8 @@ const STEPS_MAX: u32 = 1_000_000;
 pub struct Horizon {
     /// Decode steps for which the plan has to hold. It is made for the sizes in the last of them.
     pub steps: u32,
-    /// Most decode steps of which it is asked whether the plan holds.
+    /// Most decode steps of which it is asked whether the plan holds. No more than a million are
+    /// looked at.
     pub steps_max: u32,
     /// Tokens in a block: a request takes another block a layer when it has filled the last one.
     pub block_tokens: u32,
@@ -109,11 +111,12 @@ impl Horizon {
     }
 
     /// The last step in which all requests are as large as in `step`.
-    fn same_until(&self, batch: &Batch, step: u32) -> u32 {
+    pub(super) fn same_until(&self, batch: &Batch, step: u32) -> u32 {
         let until = |request: &Request| match (step - 1).checked_sub(request.free_tokens) {
-            None | Some(0) => request.free_tokens + 1,
+            None | Some(0) => request.free_tokens.saturating_add(1),
             Some(tokens) => {
-                let filled = tokens.div_ceil(self.block_tokens) * self.block_tokens;
+                let blocks = tokens.div_ceil(self.block_tokens);
+                let filled = blocks.saturating_mul(self.block_tokens);
                 filled.saturating_add(request.free_tokens).saturating_add(1)
             }
         };
@@ -138,81 +141,18 @@ pub fn window_steps(
     let mut window = Window { steps: 0, late: None };
     let mut pace = Pace::new(batch, horizon);
     let mut step = 1;
-    while step <= horizon.steps_max.min(STEPS_MAX) {
+    let most = horizon.steps_max.min(STEPS_MAX);
+    let link = BigRational::new((*batch.link().numer()).into(), (*batch.link().denom()).into());
+    while step <= most {
         let Ok(grown) = horizon.grown(batch, step) else { break };
         let cost = cost(&grown, &offloaded, model, &mut Unwatched);
         if !cost.feasible {
             break;
         }
-        let last = horizon.same_until(batch, step).clamp(step, horizon.steps_max);
-        let link = BigRational::new((*batch.link().numer()).into(), (*batch.link().denom()).into());
-        let length = cost.stall_blocks / link + BigRational::from_integer(batch.layers().into());
+        let last = horizon.same_until(batch, step).clamp(step, most);
+        let length = cost.stall_blocks / &link + BigRational::from_integer(batch.layers().into());
         pace.advance(&length, step..=last, &mut window);
         step = last + 1;
     }
     Ok(window)
-}
-
-/// How the tokens come, against how they are to come.
-struct Pace<'a> {
-    requests: &'a [Request],
-    tolerated: BigRational,
-    /// When the last step ended, in layer times.
-    time: BigRational,
-    /// By request: when its last token is released.
-    released: Vec<BigRational>,
-    /// By request: tokens that were late.
-    late: Vec<u32>,
-}
-
-impl<'a> Pace<'a> {
-    fn new(batch: &'a Batch, horizon: &Horizon) -> Self {
-        let requests = batch.requests();
-        let deposited = |request: &Request| {
-            let slo = big(request.slo_layer_times.unwrap_or_default());
-            slo * BigRational::from_integer(request.deposit_tokens.into())
-        };
-        Self {
-            requests,
-            tolerated: big(horizon.tolerated),
-            time: BigRational::from_integer(0.into()),
-            released: requests.iter().map(deposited).collect(),
-            late: vec![0; requests.len()],
-        }
-    }
-
-    /// Steps of this length each.
-    fn advance(
-        &mut self,
-        length: &BigRational,
-        steps: std::ops::RangeInclusive<u32>,
-        window: &mut Window,
-    ) {
-        if self.requests.iter().all(|request| request.slo_layer_times.is_none()) {
-            window.steps = *steps.end();
-            return;
-        }
-        for step in steps {
-            self.time += length;
-            let most = &self.tolerated * BigRational::from_integer(step.into());
-            let mut too_many = None;
-            for (number, request) in self.requests.iter().enumerate() {
-                let Some(slo) = request.slo_layer_times else { continue };
-                let on_time = &self.released[number] + big(slo);
-                self.late[number] += u32::from(self.time > on_time);
-                self.released[number] = on_time.max(self.time.clone());
-                if BigRational::from_integer(self.late[number].into()) > most {
-                    too_many = too_many.or(Some(number + 1));
-                }
-            }
-            match too_many {
-                None => *window = Window { steps: step, late: None },
-                Some(_) => window.late = too_many,
-            }
-        }
-    }
-}
-
-fn big(ratio: Ratio<u64>) -> BigRational {
-    BigRational::new((*ratio.numer()).into(), (*ratio.denom()).into())
 }

@@ -86,7 +86,7 @@ fn a_paused_request_comes_back_from_where_it_is() {
     let expected = [left(4), came(3), came(5), came(6), came(9)];
     assert_eq!(evicted.moves_to(&installed), expected);
     assert_eq!(installed.batch(), [(7, offload(9, &[4, 8]))]);
-    let reason = Infeasible::Memory { least_blocks: 9, gpu_blocks: 3 };
+    let reason = Infeasible::Memory { step: 1, least_blocks: 9, gpu_blocks: 3 };
     let running = installed.clone();
     installed.apply(&Action::Reject { id: 7, reason });
     assert_eq!(running.moves_to(&installed), [], "nothing of a request that is over");

@@ -106,3 +106,91 @@ fn a_horizon_that_is_none_says_why() {
     batch = Batch::new(9, batch.link(), 70, requests).unwrap();
     assert!(error(&batch, normal).contains("the SLO of request 2 is 0 layer times"));
 }
+
+/// Step after step, reader after reader (PLAN-W1, PLAN-D2).
+fn window_by_steps(batch: &Batch, placements: &[Placement], horizon: &Horizon) -> Window {
+    let big = |ratio: Ratio<u64>| fraction_of(*ratio.numer(), *ratio.denom());
+    let whole = |number: u32| fraction_of(number.into(), 1);
+    let requests = batch.requests();
+    let deposited = |request: &Request| {
+        big(request.slo_layer_times.unwrap_or_default()) * whole(request.deposit_tokens)
+    };
+    let mut released: Vec<_> = requests.iter().map(deposited).collect();
+    let mut late = vec![0; requests.len()];
+    let (mut time, mut window) = (whole(0), Window { steps: 0, late: None });
+    for step in 1..=horizon.steps_max {
+        let grown = horizon.grown(batch, step).unwrap();
+        let cost = evaluate(&grown, placements, Model::default()).unwrap();
+        if !cost.feasible {
+            break;
+        }
+        time += cost.stall_blocks / big(batch.link()) + whole(batch.layers().into());
+        let mut too_many = None;
+        for (number, request) in requests.iter().enumerate() {
+            let Some(slo) = request.slo_layer_times else { continue };
+            let on_time = &released[number] + big(slo);
+            late[number] += u32::from(time > on_time);
+            released[number] = on_time.max(time.clone());
+            if whole(late[number]) > big(horizon.tolerated) * whole(step) {
+                too_many = too_many.or(Some(number + 1));
+            }
+        }
+        match too_many {
+            None => window = Window { steps: step, late: None },
+            Some(_) => window.late = too_many,
+        }
+    }
+    window
+}
+
+fn fraction_of(numerator: u64, denominator: u64) -> BigRational {
+    BigRational::new(numerator.into(), denominator.into())
+}
+
+#[test]
+fn many_steps_at_once_are_as_late_as_each_of_them() {
+    let mut numbers = Numbers(9);
+    let (mut ended, mut whole, mut short) = (0, 0, 0);
+    for _ in 0..2000 {
+        let small = |numbers: &mut Numbers, most| u32::try_from(numbers.next(0, most)).unwrap();
+        let mut request = |layers: u64| Request {
+            free_tokens: small(&mut numbers, 20),
+            slo_layer_times: (numbers.next(0, 3) > 0)
+                .then(|| Ratio::new(layers * 8 + numbers.next(0, 20), numbers.next(7, 9))),
+            deposit_tokens: small(&mut numbers, 12),
+            ..Request::new(numbers.next(1, 8))
+        };
+        let requests = vec![request(9), request(9)];
+        let gpu_blocks = numbers.next(60, 400);
+        let batch = Batch::new(9, Ratio::from_integer(3), gpu_blocks, requests).unwrap();
+        let horizon = Horizon {
+            steps: 1,
+            steps_max: 1 + small(&mut numbers, 70),
+            block_tokens: 1 + small(&mut numbers, 16),
+            tolerated: Ratio::new(numbers.next(0, 10), 10),
+        };
+        let third = vec![offload(9, &[3, 6, 9]); 2];
+        let found = window_steps(&batch, &third, Model::default(), &horizon).unwrap();
+        let expected = window_by_steps(&batch, &third, &horizon);
+        assert_eq!(found, expected, "{batch:?} {horizon:?}");
+        ended += usize::from(found.late.is_some());
+        whole += usize::from(found.steps == horizon.steps_max);
+        short += usize::from(found.late.is_none() && found.steps < horizon.steps_max);
+    }
+    assert!(ended.min(whole).min(short) > 100, "{ended} {whole} {short}");
+}
+
+#[test]
+fn numbers_at_the_end_of_their_type_end_at_once() {
+    let slo_layer_times = Some(Ratio::new(1, 1_000_000));
+    let waits = Request { slo_layer_times, deposit_tokens: u32::MAX, ..request(1, u32::MAX) };
+    let longest = Horizon {
+        steps_max: u32::MAX,
+        block_tokens: u32::MAX,
+        tolerated: Ratio::from_integer(1),
+        ..Horizon::default()
+    };
+    assert_eq!(steps(vec![waits.clone()], 1000, &longest).steps, 1_000_000);
+    let grows = Horizon { block_tokens: 1, ..longest };
+    assert_eq!(steps(vec![Request { free_tokens: 10, ..waits }], 1000, &grows).steps, 152);
+}
