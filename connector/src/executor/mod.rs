@@ -7,9 +7,9 @@
 //! before each layer, and says after each layer that it has executed.
 //!
 //! - **PLAN-E1** The blocks of a request are held from [`admit`](Executor::admit) to
-//!   [`forget`](Executor::forget), and the holds are renewed before they end, also while the request is
-//!   paused or has all layers in memory. So eviction does not take them. A hold that cannot be renewed
-//!   is an error of the next iteration that needs it.
+//!   [`forget`](Executor::forget), and the holds are renewed before they end, also those of requests
+//!   that are paused or offload nothing: the next plan may offload their layers. So eviction does not
+//!   take them. A hold that cannot be renewed is an error once a layer of its request is brought.
 //! - **PLAN-E2** `admit` reads each block whole, checks it, and notes the checksum of each layer.
 //!   From then on each fetch of a layer is checked by these before the engine gets it.
 //! - **PLAN-E3** A block that is lost or damaged is an error with its reason, before its layer
@@ -31,7 +31,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cxl_shm::clock::{Clock as _, SystemClock};
+use cxl_shm::clock::SystemClock;
 use kv_cache::placement::Placement;
 
 use crate::asynchronous::AsyncSession;
@@ -88,8 +88,9 @@ impl Executor {
     /// that are to be in its memory.
     ///
     /// # Errors
-    /// [`ExecutorError::AdmittedTwice`]; [`ExecutorError::Block`] when a block cannot be read, or
-    /// what submitting and fetching may say. The holds are released then.
+    /// [`ExecutorError::AdmittedTwice`]; [`ExecutorError::Block`] when a block cannot be read,
+    /// [`ExecutorError::Hold`] when its hold ended meanwhile, or what submitting and fetching may say.
+    /// The holds are released then.
     pub fn admit(
         &mut self,
         request: u64,
@@ -99,21 +100,36 @@ impl Executor {
         if self.requests.contains_key(&request) {
             return Err(ExecutorError::AdmittedTwice { request });
         }
-        let mut admitted = Admitted::read(request, &self.session, &self.layers, held, on_block)?;
-        // To read takes a while, and the holds of the caller may be old.
-        admitted.renew(request, &self.session, self.clock.now_ms())?;
+        let mut admitted = Admitted::new(held, &self.layers);
+        loop {
+            // Reading a long prompt takes as long as others may be held.
+            self.renew()?;
+            admitted.renew(request, &self.session)?;
+            if !admitted.read_on(request, &self.session, &self.layers, on_block)? {
+                break;
+            }
+        }
         self.requests.insert(request, admitted);
         Ok(())
     }
 
-    /// Renews the holds of all requests where half of their time is over. [`begin`](Self::begin) does so.
-    /// An engine that begins no iteration for that long, since all requests are paused, calls this.
-    pub fn renew(&mut self) {
-        let now_ms = self.clock.now_ms();
+    /// Holds the blocks of all requests again for which half the time of a hold is over (PLAN-E1).
+    /// [`begin`](Self::begin) and [`admit`](Self::admit) do this themselves: it is for an engine that
+    /// calls neither for as long as half a hold.
+    ///
+    /// A request whose blocks are gone is no error here: it may never need them.
+    ///
+    /// # Errors
+    /// [`ExecutorError::Refused`], [`ExecutorError::Session`].
+    pub fn renew(&mut self) -> Result<(), ExecutorError> {
         for (request, admitted) in &mut self.requests {
-            // What fails is tried again, and is an error when the request needs its blocks.
-            let _tried_again = admitted.renew(*request, &self.session, now_ms);
+            match admitted.renew(*request, &self.session) {
+                // It is tried again, and an error when its request streams.
+                Ok(()) | Err(ExecutorError::Hold { .. }) => {}
+                Err(error) => return Err(error),
+            }
         }
+        Ok(())
     }
 
     /// Releases a request: finished, or given up after an error.
@@ -146,8 +162,6 @@ impl Executor {
     /// a hold was not renewed; nothing is fetched then. An iteration under way is given up.
     pub fn begin(&mut self, batch: &[(u64, Placement)]) -> Result<(), ExecutorError> {
         self.give_up_iteration();
-        self.renew();
-        let now_ms = self.clock.now_ms();
         for (request, placement) in batch {
             if placement.offloaded().is_empty() {
                 continue;
@@ -157,8 +171,9 @@ impl Executor {
             }
             let admitted = self.requests.get_mut(request);
             let admitted = admitted.ok_or(ExecutorError::NotAdmitted { request: *request })?;
-            admitted.renew(*request, &self.session, now_ms)?;
+            admitted.renew(*request, &self.session)?;
         }
+        self.renew()?;
         self.iteration = Some(Iteration::new(batch));
         self.prefetch()
     }

@@ -17,8 +17,6 @@ const READ_BLOCKS: usize = 8;
 #[derive(Debug)]
 pub(super) struct Admitted {
     held: HoldReport,
-    /// `None` for holds of the caller, of which the age is not known.
-    held_since_ms: Option<u64>,
     blocks: Arc<Vec<MatchedBlock>>,
     /// By layer, of each block.
     checksums: Vec<Arc<Vec<Checksum>>>,
@@ -27,40 +25,45 @@ pub(super) struct Admitted {
 }
 
 impl Admitted {
-    /// Reads all blocks, whole and checked.
-    pub(super) fn read(
+    /// A request of which nothing is read.
+    pub(super) fn new(held: HoldReport, layers: &Layers) -> Self {
+        let blocks = held.shared_blocks();
+        let checksums = (0..layers.count()).map(|_| Arc::default()).collect();
+        Self { held, blocks, checksums, buffers: Default::default() }
+    }
+
+    /// Reads the next blocks, whole and checked (PLAN-E2). Says whether any are left.
+    pub(super) fn read_on(
+        &mut self,
         request: u64,
         session: &AsyncSession,
         layers: &Layers,
-        held: HoldReport,
         on_block: &mut dyn FnMut(usize, &[Vec<u8>]),
-    ) -> Result<Self, ExecutorError> {
-        let blocks = held.shared_blocks();
-        let lengths = (0..layers.count()).map(|layer| length(layers, layer));
-        let lengths: Vec<usize> = lengths.collect();
-        let mut checksums = vec![Vec::with_capacity(blocks.len()); layers.count()];
-        let mut number = 0;
-        for piece in blocks.chunks(READ_BLOCKS) {
-            let block: Vec<_> = lengths.iter().map(|bytes| vec![0; *bytes]).collect();
-            let fetch = session.fetch(piece.to_vec(), vec![block; piece.len()]);
-            let fetch = fetch.map_err(|error| ExecutorError::Refused(error.kind.to_string()))?;
-            let fetched = fetch.wait().map_err(|lost| ExecutorError::Refused(lost.to_string()))?;
-            let report = fetched.report?;
-            for block in fetched.destinations.iter().take(report.valid_blocks()) {
-                for (layer, of_layer) in block.iter().zip(&mut checksums) {
-                    of_layer.push(Checksum::of(&[layer]));
-                }
-                on_block(number, block);
-                number += 1;
-            }
-            if let Some(stop) = report.stop() {
-                let stop = stop.clone();
-                return Err(ExecutorError::Block { request, block: number, layer: None, stop });
-            }
+    ) -> Result<bool, ExecutorError> {
+        let mut number = self.checksums.first().map_or(0, |of_layer| of_layer.len());
+        let piece: Vec<_> = self.blocks.iter().skip(number).take(READ_BLOCKS).copied().collect();
+        if piece.is_empty() {
+            return Ok(false);
         }
-        let checksums = checksums.into_iter().map(Arc::new).collect();
-        let buffers = Default::default();
-        Ok(Self { held, held_since_ms: None, blocks, checksums, buffers })
+        let block: Vec<_> =
+            (0..layers.count()).map(|layer| vec![0; length(layers, layer)]).collect();
+        let destinations = vec![block; piece.len()];
+        let fetch = session.fetch(piece, destinations);
+        let fetch = fetch.map_err(|error| ExecutorError::Refused(error.kind.to_string()))?;
+        let fetched = fetch.wait().map_err(|lost| ExecutorError::Refused(lost.to_string()))?;
+        let report = fetched.report?;
+        for block in fetched.destinations.iter().take(report.valid_blocks()) {
+            for (layer, of_layer) in block.iter().zip(&mut self.checksums) {
+                Arc::make_mut(of_layer).push(Checksum::of(&[layer]));
+            }
+            on_block(number, block);
+            number += 1;
+        }
+        if let Some(stop) = report.stop() {
+            let stop = stop.clone();
+            return Err(ExecutorError::Block { request, block: number, layer: None, stop });
+        }
+        Ok(number < self.blocks.len())
     }
 
     /// Holds the blocks again when half the time is over for which they are held (PLAN-E1).
@@ -68,10 +71,9 @@ impl Admitted {
         &mut self,
         request: u64,
         session: &AsyncSession,
-        now_ms: u64,
     ) -> Result<(), ExecutorError> {
-        let half_ms = session.options().hold_ms() / 2;
-        if self.held_since_ms.is_some_and(|since_ms| now_ms.saturating_sub(since_ms) < half_ms) {
+        // From the moment of the hold on, which may be long before the request was admitted.
+        if self.held.age_ms() < session.options().hold_ms() / 2 {
             return Ok(());
         }
         let hold = session.hold(self.blocks.to_vec());
@@ -81,7 +83,6 @@ impl Admitted {
             return Err(ExecutorError::Hold { request, block: held.len(), reason });
         }
         let before = std::mem::replace(&mut self.held, held);
-        self.held_since_ms = Some(now_ms);
         // What is refused is given back, and dropped, which releases it, too.
         drop(session.release(before));
         Ok(())

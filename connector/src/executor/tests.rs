@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
 use std::time::Duration;
 
+use cxl_shm::clock::Clock as _;
 use kv_cache::placement::Placement;
 use kv_cache::{Attention, BlockHash, Dtype, KvGeometry};
 
@@ -250,6 +251,16 @@ fn eviction_does_not_take_what_is_offloaded() {
     let bed = Bed::new(Duration::from_millis(256));
     let mut executor = bed.executor();
     let batch = offload(&[3, 5]);
+    // Two more: one in the batch with all layers in the engine's memory, and one paused.
+    let own = |number: u8| block(number + BLOCKS).hash;
+    assert_eq!(bed.publish(BLOCKS..3 * BLOCKS), 2 * usize::from(BLOCKS));
+    for (request, first) in [(8, 0), (9, BLOCKS)] {
+        let hashes: Vec<_> = (first..first + BLOCKS).map(own).collect();
+        let held = bed.session.lookup_and_hold(hashes).unwrap().wait().unwrap().unwrap();
+        assert_eq!(held.blocks().len(), usize::from(BLOCKS));
+        executor.admit(request, held, &mut |_, _| ()).unwrap();
+    }
+    let batch = [batch, vec![(8, Placement::default())]].concat();
     let mut depth = 100;
     // More than the pool has room for, many times, for longer than a hold.
     let until_ms = executor.clock.now_ms() + 1500;
@@ -259,6 +270,10 @@ fn eviction_does_not_take_what_is_offloaded() {
     }
     assert!(bed.pool.metrics().evicted_blocks > 1000, "there was no pressure");
     executor.end().unwrap();
+    for request in [8, 9] {
+        assert_eq!(executor.bring(request, 3).unwrap().len(), usize::from(BLOCKS), "{request}");
+        executor.forget(request);
+    }
     executor.forget(7);
     // The same pressure takes blocks that nobody holds.
     for _ in 0..50 {
@@ -267,26 +282,40 @@ fn eviction_does_not_take_what_is_offloaded() {
     assert!(bed.held().blocks().len() < usize::from(BLOCKS), "holds made no difference");
 }
 
-/// Nothing of the request is streamed for longer than a hold, in iterations of others or in none.
 #[test]
-fn eviction_does_not_take_what_is_in_memory_or_paused() {
-    for paused in [false, true] {
-        let bed = Bed::new(Duration::from_millis(256));
-        let mut executor = bed.executor();
-        let mut depth = 100;
-        let until_ms = executor.clock.now_ms() + 1000;
-        while executor.clock.now_ms() < until_ms {
-            pressure(&bed, &mut depth);
-            if paused {
-                executor.renew();
-            } else {
-                iterate(&mut executor, &[(7, Placement::default())]).unwrap();
-            }
-        }
-        assert!(bed.pool.metrics().evicted_blocks > 500, "there was no pressure");
-        iterate(&mut executor, &offload(&[3, 5])).unwrap();
-        executor.end().unwrap();
+fn holds_are_renewed_by_their_age_whether_a_request_streams_or_not() {
+    let bed = Bed::new(Duration::from_millis(256));
+    let clock = SystemClock::start();
+    // Half the time of the holds is over when this ends.
+    let renews = |what: &mut dyn FnMut()| {
+        clock.sleep_ms(150);
+        let before = bed.pool.metrics().held_blocks;
+        what();
+        bed.pool.metrics().held_blocks >= before + u64::from(BLOCKS)
+    };
+    let mut executor = Executor::new(bed.session.clone(), layers()).unwrap();
+    let mut held = Some(bed.held());
+    let admit = &mut || executor.admit(7, held.take().unwrap(), &mut |_, _| ()).unwrap();
+    assert!(renews(admit), "a hold is as old as the lookup");
+    assert!(renews(&mut || executor.begin(&offload(&[2])).unwrap()));
+    assert!(renews(&mut || executor.begin(&offload(&[])).unwrap()), "all its layers are there");
+    assert!(renews(&mut || executor.begin(&[]).unwrap()), "it is paused");
+    assert!(renews(&mut || executor.renew().unwrap()), "no iteration begins");
+}
+
+#[test]
+fn blocks_that_are_gone_are_an_error_of_the_request_that_needs_them() {
+    let bed = Bed::new(Duration::from_millis(64));
+    let mut executor = bed.executor();
+    SystemClock::start().sleep_ms(300);
+    let mut depth = 100;
+    for _ in 0..50 {
+        pressure(&bed, &mut depth);
     }
+    iterate(&mut executor, &offload(&[])).unwrap();
+    iterate(&mut executor, &[(8, Placement::default())]).unwrap();
+    let error = executor.begin(&offload(&[2])).unwrap_err();
+    assert!(matches!(error, ExecutorError::Hold { request: 7, block: 0, .. }), "{error}");
 }
 
 #[test]

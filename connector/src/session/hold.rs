@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cxl_shm::clock::Clock;
+use cxl_shm::clock::{Clock, SystemClock};
 use cxl_shm::node::Backend;
 use kv_cache::{HeldBlock, HoldError, Latency, MatchedBlock};
 
@@ -18,13 +18,25 @@ pub struct HoldReport {
     /// The same, to be fetched: listed by the thread that holds them.
     blocks: Arc<Vec<MatchedBlock>>,
     stop: Option<HoldError>,
+    /// Started before the first of them was held.
+    since: SystemClock,
 }
 
 impl HoldReport {
-    /// Of blocks that are held, and why the next one is not.
-    pub(super) fn new(held: Vec<HeldBlock>, stop: Option<HoldError>) -> Self {
+    /// Of blocks that are held, and why the next one is not. `since` was started before.
+    pub(super) fn new(held: Vec<HeldBlock>, stop: Option<HoldError>, since: SystemClock) -> Self {
         let blocks = Arc::new(held.iter().map(HeldBlock::block).collect());
-        Self { held, blocks, stop }
+        Self { held, blocks, stop, since }
+    }
+
+    /// For how long the blocks are held by now, the block that was held first.
+    pub(crate) fn age_ms(&self) -> u64 {
+        self.since.now_ms()
+    }
+
+    /// A clock that was started before the first of them was held.
+    pub(super) const fn since(&self) -> SystemClock {
+        self.since
     }
 
     /// What holds the blocks.
@@ -74,7 +86,7 @@ where
     /// [`SessionError::MembershipLost`]; nothing is held then.
     pub fn hold(&self, blocks: &[MatchedBlock]) -> Result<HoldReport, SessionError> {
         self.cache.check_member()?;
-        let began_us = self.clock.now_us();
+        let (since, began_us) = (SystemClock::start(), self.clock.now_us());
         let wanted: Vec<_> =
             blocks.iter().enumerate().map(|(index, block)| self.wanted(index, block)).collect();
         let mut held = Vec::with_capacity(blocks.len());
@@ -96,7 +108,7 @@ where
         if let Some(HoldError::MembershipLost(lost)) = stop {
             return Err(lost.into());
         }
-        Ok(HoldReport::new(held, stop))
+        Ok(HoldReport::new(held, stop, since))
     }
 
     /// Releases what is held, at once.

@@ -6,7 +6,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 
-use cxl_shm::clock::Clock;
+use cxl_shm::clock::{Clock, SystemClock};
 use cxl_shm::node::Backend;
 use cxl_shm::units::NodeId;
 use kv_cache::tier::{DriveError, Found, RestoreState, RestoreTicket};
@@ -177,6 +177,8 @@ pub(crate) struct Restoring {
     unwanted: Vec<RestoreTicket>,
     on_drives: usize,
     hold_stop: Option<HoldError>,
+    /// Started before the first block was held.
+    held_since: SystemClock,
     stop: Option<RestoreStop>,
 }
 
@@ -250,7 +252,7 @@ where
         let found = self.cache.find_with_drives(self.clock, &keys);
         let held = self.hold(&found.pool)?;
         let is_whole = held.stop().is_none() && restore.waits();
-        let (hold_stop, held) = (held.stop(), held.into_blocks());
+        let (hold_stop, held_since, held) = (held.stop(), held.since(), held.into_blocks());
         let behind = if is_whole { found.behind } else { Vec::new() };
         let (first, wait_ms) = (held.len(), restore.wait_ms());
         let mut restoring = Restoring {
@@ -267,6 +269,7 @@ where
             unwanted: Vec::new(),
             on_drives: 0,
             hold_stop,
+            held_since,
             stop: None,
         };
         let mut in_pool = Vec::new();
@@ -335,7 +338,7 @@ where
         self.cache.count_restores(on_drives, restored);
         let latency = if on_drives > 0 { Latency::Restore } else { Latency::Lookup };
         self.cache.took(latency, restoring.began_us, self.clock);
-        let held = HoldReport::new(held, restoring.hold_stop);
+        let held = HoldReport::new(held, restoring.hold_stop, restoring.held_since);
         Ok(RestoreReport { held, on_drives, restored, stop })
     }
 

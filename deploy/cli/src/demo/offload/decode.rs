@@ -207,6 +207,11 @@ impl<'e> Offloading<'e> {
                     *self.figures.lost_blocks.entry(stop.label().to_owned()).or_default() += 1;
                     request.blocks = block;
                 }
+                // It was evicted before it was read.
+                Err(ExecutorError::Hold { block, reason, .. }) if block < request.blocks => {
+                    *self.figures.lost_blocks.entry(reason.label().to_owned()).or_default() += 1;
+                    request.blocks = block;
+                }
                 Err(error) => return Err(error.into()),
             }
         };
