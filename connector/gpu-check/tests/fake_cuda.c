@@ -318,6 +318,7 @@ CUresult cuMemFree_v2(CUdeviceptr address) {
 /* The allocation in which that address lies. */
 CUresult cuMemGetAddressRange_v2(CUdeviceptr *start, size_t *bytes, CUdeviceptr address) {
     struct range *range;
+    if (current != &context_cookie) return INVALID_CONTEXT;
     LOCKED(range = range_of(address, 1));
     if (!range) return INVALID_VALUE;
     *start = range->start;

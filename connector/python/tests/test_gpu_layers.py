@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import itertools
 import os
 import unittest
 
@@ -115,6 +116,26 @@ class LayersOnGpu(unittest.TestCase):
                 bounced = 3 * BLOCK_BYTES if way else 0
                 self.assertEqual(self.gpu.figures()["bounced_bytes"], bounced)
                 self.pool.close()
+
+    def test_parts_of_a_layer_that_lie_side_by_side_are_one_copy(self) -> None:
+        session = self.session()
+        array = bytearray(range(256)) * (BLOCKS * BLOCK_BYTES // 256)
+        place = (ctypes.c_char * len(array)).from_buffer(array)
+        driver().has(ctypes.addressof(place), len(place))
+        starts = itertools.accumulate(LENGTHS, initial=0)
+        parts = [
+            (ctypes.addressof(place) + start, BLOCK_BYTES, length)
+            for start, length in zip(starts, LENGTHS, strict=False)
+        ]
+        memory = rackline.BlockMemory(parts, BLOCKS, place, gpu=GPU, layers=LAYERS)
+        publish = session.publish_by_layers(hashes(1), [2], memory, [2])
+        # A call for several copies fails.
+        with mode("fail:cuMemcpyBatchAsync:1"):
+            for layer in range(3):
+                publish.layer_ready(layer, stream=self.stream)
+            publish.finish()
+            published = publish.wait()
+        self.assertEqual((published.outcomes, published.messages), (["published"], {}))
 
     def test_a_layer_that_does_not_come_after_its_stream_would_show(self) -> None:
         session = self.session()

@@ -61,15 +61,23 @@ pub(super) fn fetch<E: AsyncEngine, D: Destination<E>>(
         a_piece = usize::MAX;
     }
     let mut pieces = VecDeque::new();
+    let mut refused: Option<(_, Vec<D>)> = None;
     for (blocks, destinations) in cut(blocks, a_piece).into_iter().zip(cut(destinations, a_piece)) {
+        if let Some((_, given)) = &mut refused {
+            given.extend(destinations);
+            continue;
+        }
         match E::of(running, session.order()) {
             Ok(engine) => pieces.push_back(FetchPiece { engine, blocks, destinations }),
             Err(kind) => {
-                let mut given = all_destinations(pieces);
+                let mut given = all_destinations(std::mem::take(&mut pieces));
                 given.extend(destinations);
-                return Err(kind.with(given));
+                refused = Some((kind, given));
             }
         }
+    }
+    if let Some((kind, given)) = refused {
+        return Err(kind.with(given));
     }
     // The first piece with a block that failed: blocks behind it are not worth a copy.
     let ended_at = Mutex::new(usize::MAX);
@@ -123,13 +131,18 @@ pub(super) fn publish<E: AsyncEngine, S: Source<E>>(
         a_piece = usize::MAX;
     }
     let mut pieces = VecDeque::new();
-    let mut refused = None;
+    let mut refused: Option<(_, Vec<NewBlock<S>>)> = None;
     for blocks in cut(blocks, a_piece) {
+        if let Some((_, given)) = &mut refused {
+            given.extend(blocks);
+            continue;
+        }
         match E::of(running, session.order()) {
             Ok(engine) => pieces.push_back(PublishPiece { engine, blocks }),
             Err(kind) => {
-                let given = refused.get_or_insert((kind, all_blocks(std::mem::take(&mut pieces))));
-                given.1.extend(blocks);
+                let mut given = all_blocks(std::mem::take(&mut pieces));
+                given.extend(blocks);
+                refused = Some((kind, given));
             }
         }
     }

@@ -68,6 +68,12 @@ pub trait DmaEngine: 'static {
         false
     }
 
+    /// Whether the device may write payloads of stores that are over, now or later: it could not be
+    /// waited for. Their space must not be given to anything else (CUDA-E2).
+    fn may_still_write(&self) -> bool {
+        false
+    }
+
     /// Stores each payload.
     ///
     /// After return every host that refreshes a stored payload (as [`load`](Self::load) does) reads
@@ -166,8 +172,8 @@ pub enum DmaError {
         /// Sum of the lengths of the parts in bytes.
         parts_bytes: u64,
     },
-    /// The device cannot be waited for: it may write the payload now or later. The space must not be
-    /// used for anything else while this process lives.
+    /// The device cannot be waited for: it may write the payload now or later. A session leaves the space
+    /// reserved until its process leaves the pool (CUDA-E2).
     #[error(
         "the DMA device cannot be waited for, and may still write payload {:#x}: {reason}",
         .payload.offset()

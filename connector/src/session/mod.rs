@@ -28,6 +28,8 @@ mod prefetch_tests;
 mod restore_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod unfinished_tests;
 
 use std::sync::Arc;
 

@@ -3,7 +3,7 @@
 use cxl_shm::clock::Clock;
 use cxl_shm::node::Backend;
 use cxl_shm::units::Extent;
-use kv_cache::{BlockSpec, CommitError, Latency, Refusal, Reservation};
+use kv_cache::{BlockSpec, CommitError, Latency, Refusal, Reservation, WritingBlock};
 
 use super::{SessionCore, SessionError};
 use crate::block::NewBlock;
@@ -127,6 +127,28 @@ impl<D: DmaEngine, B: LayeredBlocks<D> + ?Sized> LayeredSource<D> for Writing<'_
     }
 }
 
+/// Blocks during the store of their bytes, which may panic.
+struct BeingStored<'d, D: DmaEngine> {
+    dma: &'d D,
+    blocks: Vec<(usize, WritingBlock)>,
+}
+
+impl<D: DmaEngine> BeingStored<'_, D> {
+    /// The store has returned.
+    fn into_blocks(mut self) -> Vec<(usize, WritingBlock)> {
+        std::mem::take(&mut self.blocks)
+    }
+}
+
+impl<D: DmaEngine> Drop for BeingStored<'_, D> {
+    fn drop(&mut self) {
+        if self.dma.may_still_write() {
+            // CUDA-E2: otherwise they are freed.
+            self.blocks.drain(..).for_each(|(_, block)| block.leave_reserved());
+        }
+    }
+}
+
 impl<B, D, C> SessionCore<'_, B, D, C>
 where
     B: Backend,
@@ -215,7 +237,10 @@ where
         }
         let places: Vec<_> =
             writing.iter().map(|(index, block)| (*index, block.payload())).collect();
-        let Some(stored) = store(self.dma, &places) else {
+        let writing = BeingStored { dma: self.dma, blocks: writing };
+        let stored = store(self.dma, &places);
+        let writing = writing.into_blocks();
+        let Some(stored) = stored else {
             self.cache.abort(self.clock, writing.into_iter().map(|(_, block)| block).collect());
             return None;
         };

@@ -243,6 +243,11 @@ impl CudaDma {
         &self.inner.summing
     }
 
+    /// Whether the driver could not wait for a lane (CUDA-E2).
+    pub(super) fn is_broken(&self) -> bool {
+        self.inner.lanes.is_broken()
+    }
+
     /// What it did so far.
     #[must_use]
     pub fn figures(&self) -> CudaFigures {
@@ -363,7 +368,7 @@ impl CudaDma {
         };
         let results = copy(&mut lane);
         if let Err(error) = lane.end() {
-            return all(&|payload| self.unfinished(direction, payload, error));
+            return self.all_unfinished(direction, payloads, results, error);
         }
         self.count(direction, payloads, &results);
         results
@@ -430,20 +435,36 @@ impl CudaDma {
         DmaError::Device { payload, reason: reason(error) }
     }
 
-    /// What was copied may still be under way. A load does no harm to the pool: only the memory of the
-    /// engine is undefined (CUDA-E1). A store may still write (CUDA-E2).
+    /// What was handed over may still be under way. A load does no harm to the pool: only the memory of
+    /// the engine is undefined (CUDA-E1). A store may still write (CUDA-E2), where it writes the pool
+    /// itself. What was refused before keeps its reason.
+    fn all_unfinished(
+        &self,
+        direction: Direction,
+        payloads: &[Extent],
+        results: Vec<Result<Checksum, DmaError>>,
+        error: DriverError,
+    ) -> Vec<Result<Checksum, DmaError>> {
+        let one = |(payload, result): (&Extent, Result<Checksum, DmaError>)| match result {
+            Err(refused) if !matches!(refused, DmaError::Device { .. }) => Err(refused),
+            Err(_) | Ok(_) => Err(self.unfinished(direction, *payload, error)),
+        };
+        payloads.iter().zip(results).map(one).collect()
+    }
+
+    /// The same, of one that was handed over.
     pub(super) fn unfinished(
         &self,
         direction: Direction,
         payload: Extent,
         error: DriverError,
     ) -> DmaError {
-        match direction {
-            Direction::Load => self.failed(payload, error),
-            Direction::Store => {
+        match (direction, &self.inner.way) {
+            (Direction::Store, Way::Straight(_)) => {
                 lock(&self.inner.figures).failed_payloads += 1;
                 DmaError::Unfinished { payload, reason: reason(error) }
             }
+            _ => self.failed(payload, error),
         }
     }
 }
@@ -451,8 +472,14 @@ impl CudaDma {
 impl Drop for Inner {
     fn drop(&mut self) {
         if self.lanes.is_broken() {
-            // What the GPU may still reach stays mapped.
+            // What the GPU may still use stays: the pool's pages, mapped and registered, the kernel,
+            // and the context.
             std::mem::forget(Arc::clone(self.host.fabric().mapping()));
+            if let Way::Straight(registration) = &self.way {
+                std::mem::forget(Arc::clone(registration));
+            }
+            std::mem::forget(self.kernel.take());
+            std::mem::forget(Arc::clone(&self.context));
         }
     }
 }

@@ -30,7 +30,10 @@ impl Lane {
     }
 
     /// Waits until nothing of it is under way.
-    fn wait(&self) -> Result<(), DriverError> {
+    ///
+    /// # Errors
+    /// The driver's.
+    pub(super) fn wait(&self) -> Result<(), DriverError> {
         let sums = self.sums.iter().map(SumStream::stream);
         // For both, also where the first fails.
         let waited: Vec<_> =
@@ -120,9 +123,9 @@ impl LaneOfCall<'_> {
             tracing::error!(
                 reason = reason(error),
                 "the GPU cannot be waited for: an error of another library of this process may be \
-                 the cause, see its log and the driver's. Rackline copies nothing of this GPU any \
-                 more in this process. Blocks that were being stored stay reserved until the \
-                 process ends; start it again"
+                 the cause, see its log and the driver's. This process copies nothing to or from \
+                 this GPU any more. Blocks that were being stored stay reserved until the process \
+                 leaves the pool; end it, and start it again"
             );
         }
         Err(error)

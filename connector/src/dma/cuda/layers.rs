@@ -141,7 +141,7 @@ impl CudaDma {
             };
             match handed_over {
                 Ok(done) => under_way.push_back(done),
-                Err(error) => self.fail_all(loading, Failure::Failed(error)),
+                Err(error) => return self.fail_all(loading, Failure::Failed(error)),
             }
         }
         for done in under_way {
@@ -166,11 +166,15 @@ impl CudaDma {
         reporter: &mut ArrivalReporter<'_>,
     ) {
         for layer in 0..layers.count() {
-            for (loading, job) in loading.iter_mut().zip(jobs) {
-                let Ok((payload, checksum)) = loading else { continue };
+            for (number, job) in jobs.iter().enumerate() {
+                let Ok((payload, checksum)) = &mut loading[number] else { continue };
                 let lines = layers.read_with(*payload, layer);
                 if let Err(error) = self.load_lines_bounced(lane, job, lines, checksum) {
-                    *loading = Err(self.failed(job.payload, error));
+                    loading[number] = Err(self.failed(job.payload, error));
+                    // The GPU may still use the buffer.
+                    if let Err(error) = lane.wait() {
+                        return self.fail_all(loading, Failure::Failed(error));
+                    }
                 }
             }
             reporter.one_more();
@@ -273,13 +277,14 @@ impl CudaDma {
         parts: &[Vec<DeviceSource<'_>>],
         pool: &Registration,
     ) -> Result<(), Failure> {
-        let mut copies = Copies::default();
-        for (storing, parts) in storing.iter().zip(parts) {
-            let Ok((payload, _)) = storing else { continue };
-            self.inner.add_down(&mut copies, layers.of(*payload, layer), named(parts), pool);
-        }
         self.on_lane(|lane| {
             let Lane { copies: stream, sums, .. } = lane;
+            // On the lane: the driver says to the current context alone where an allocation ends.
+            let mut copies = Copies::default();
+            for (storing, parts) in storing.iter().zip(parts) {
+                let Ok((payload, _)) = storing else { continue };
+                self.inner.add_down(&mut copies, layers.of(*payload, layer), named(parts), pool);
+            }
             let total = storing.iter().flatten().map(|_| layers.layer_bytes(layer)).sum();
             let mut pieces = Pieces::of_about(total);
             let numbers = storing.iter().zip(parts).map(|(storing, parts)| match storing {
@@ -288,13 +293,14 @@ impl CudaDma {
             });
             let numbers = [numbers.collect::<Vec<_>>()];
             let mut summing = self.begin_sums(sums.as_mut(), pieces)?;
+            let copied = self.hand_over_with_event(stream, &copies)?;
             let summed = summing.as_ref().map(|summing| {
                 // SAFETY: nobody writes the sources during the call, and the lane ends before it.
                 unsafe { summing.launch(span(&numbers[0])) }?;
                 summing.launched()
             });
             let summed = summed.transpose()?;
-            self.copied(stream, &copies)?;
+            wait_for_event(&copied)?;
             if let (Some(summing), Some(summed)) = (&mut summing, summed) {
                 wait_for_event(&summed)?;
                 add_layers(summing, storing, &numbers)?;
@@ -365,6 +371,7 @@ impl CudaDma {
         Ok(copied?)
     }
 
+    /// All that were handed over.
     fn fail_all(&self, under_way: &mut [UnderWay], failure: Failure) {
         for payload in under_way {
             let Ok((extent, _)) = payload else { continue };

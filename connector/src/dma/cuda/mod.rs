@@ -21,7 +21,8 @@
 //!   leaves the engine's memory undefined, and the pool as it was.
 //! - **CUDA-E2** When the driver cannot wait for a store, the GPU may still write its payload. The block
 //!   stays reserved until the process leaves the pool ([`DmaError::Unfinished`](crate::dma::DmaError::Unfinished)),
-//!   and this engine copies nothing any more.
+//!   also when its call panics. This engine copies nothing any more, and leaves with the driver what the
+//!   GPU may still use.
 //!
 //! Both sides flush, whatever the platform's profile would allow (`PayloadPolicy::FlushBoth`): copies
 //! of the GPU may leave lines in this host's caches, or find lines there.

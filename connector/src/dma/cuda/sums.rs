@@ -92,6 +92,15 @@ impl Kernel {
         let launched =
             unsafe { result::launch_kernel(tables, grid, block, 0, stream.cu_stream(), &mut []) };
         launched.and_then(|()| super::turn::wait_for(&stream)).map_err(reason)?;
+        // Of nothing, so that a kernel that does not run here is refused now, and its code is in the
+        // GPU before the first block.
+        let mut sums = SumStream::new(context).map_err(reason)?;
+        let ran = sums.begin(&made, Pieces::of_about(0)).and_then(|summing| {
+            // SAFETY: there are no pieces.
+            unsafe { summing.launch_blocks(1, 0..0) }?;
+            super::turn::wait_for(summing.stream())
+        });
+        ran.map_err(reason)?;
         Ok(made)
     }
 
@@ -221,16 +230,27 @@ impl Summing<'_> {
     /// Until the stream has come to this point, the pieces are memory of the GPU that nobody
     /// writes, and this is not dropped.
     pub(super) unsafe fn launch(&self, pieces: Range<usize>) -> Result<(), DriverError> {
-        if pieces.is_empty() {
+        let blocks = pieces.len().div_ceil((BLOCK_THREADS / 32) as usize).min(BLOCKS as usize);
+        if blocks == 0 {
             return Ok(());
         }
+        // SAFETY: the caller's.
+        unsafe { self.launch_blocks(blocks as u32, pieces) }
+    }
+
+    /// The same, with so many blocks of threads.
+    ///
+    /// # Errors
+    /// The driver's.
+    ///
+    /// # Safety
+    /// As for [`launch`](Self::launch).
+    unsafe fn launch_blocks(&self, blocks: u32, pieces: Range<usize>) -> Result<(), DriverError> {
         let mut of_pieces = self.address + (pieces.start * PIECE) as u64;
         let mut count = u32::try_from(pieces.len()).expect("pieces lie in memory of one GPU");
         let mut sums = self.address + (self.sums_at + pieces.start * SUM) as u64;
         let mut parameters: [*mut c_void; 3] =
             [(&raw mut of_pieces).cast(), (&raw mut count).cast(), (&raw mut sums).cast()];
-        let warps_in_block = BLOCK_THREADS / 32;
-        let blocks = count.div_ceil(warps_in_block).min(BLOCKS);
         let (grid, block) = ((blocks, 1, 1), (BLOCK_THREADS, 1, 1));
         // SAFETY: three parameters as the kernel has them. It reads the pieces and writes the sums
         // in this memory, which the GPU reaches at the same addresses; the rest is the caller's.

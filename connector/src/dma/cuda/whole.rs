@@ -32,6 +32,10 @@ impl DmaEngine for CudaDma {
         true
     }
 
+    fn may_still_write(&self) -> bool {
+        self.is_broken()
+    }
+
     fn store(&self, jobs: &[StoreJob<'_, DeviceSource<'_>>]) -> Vec<Result<Checksum, DmaError>> {
         let region_bytes = self.inner.host.fabric().bytes();
         let checked = jobs.iter().map(|job| {
@@ -42,10 +46,7 @@ impl DmaEngine for CudaDma {
         let payloads: Vec<_> = jobs.iter().map(|job| job.payload).collect();
         self.in_lane(Direction::Store, &payloads, |lane| match &self.inner.way {
             Way::Straight(pool) => self.store_straight(lane, checked, pool),
-            Way::Bounced => {
-                let each = checked.into_iter();
-                each.map(|job| job.and_then(|job| self.store_bounced(lane, &job))).collect()
-            }
+            Way::Bounced => self.bounced(lane, checked, |lane, job| self.store_bounced(lane, job)),
         })
     }
 
@@ -59,10 +60,7 @@ impl DmaEngine for CudaDma {
         let payloads: Vec<_> = jobs.iter().map(|job| job.payload).collect();
         self.in_lane(Direction::Load, &payloads, |lane| match &self.inner.way {
             Way::Straight(pool) => self.load_straight(lane, checked, pool),
-            Way::Bounced => {
-                let each = checked.into_iter();
-                each.map(|job| job.and_then(|job| self.load_bounced(lane, &job))).collect()
-            }
+            Way::Bounced => self.bounced(lane, checked, |lane, job| self.load_bounced(lane, job)),
         })
     }
 
@@ -99,24 +97,19 @@ impl CudaDma {
         let Steps { all: steps, pieces, of_jobs } =
             self.inner.steps(Direction::Store, each_job(&jobs), pool);
         let count = pieces.none().end;
-        let begun = self.begin_sums(sums.as_mut(), pieces).and_then(|summing| {
-            let summing = summing.expect("lanes have a stream for sums where there is a kernel");
-            // SAFETY: nobody writes the sources during the call, and the lane ends before it.
-            unsafe { summing.launch(0..count) }?;
-            let summed = summing.launched()?;
-            Ok((summing, summed))
-        });
-        let (mut summing, summed) = match begun {
-            Ok(begun) => begun,
+        let mut summing = match self.begin_sums(sums.as_mut(), pieces) {
+            Ok(summing) => summing.expect("lanes have a stream for sums where there is a kernel"),
             Err(error) => return self.all_failed(jobs, error),
         };
         let mut failed = vec![Ok(()); jobs.len()];
-        // All are under way before the first is waited for.
+        // All are under way before the first is waited for, and before the first is summed.
         let submit = |step: Step| {
             let done = self.hand_over_with_event(stream, &step.copies);
             (step.jobs, step.lines, done)
         };
         let submitted: Vec<_> = steps.into_iter().map(submit).collect();
+        // SAFETY: nobody writes the sources during the call, and the lane ends before it.
+        let launched = unsafe { summing.launch(0..count) }.and_then(|()| summing.launched());
         let mut arrived = Vec::new();
         for (numbers, lines, done) in submitted {
             if let Err(error) = done.and_then(|done| wait_for_event(&done)) {
@@ -128,7 +121,7 @@ impl CudaDma {
             arrived.extend(lines);
         }
         self.inner.host.arrive(arrived.into_iter());
-        let summed = wait_for_event(&summed);
+        let summed = launched.and_then(|summed| wait_for_event(&summed));
         self.summed(jobs, failed, &mut summing, summed, of_jobs)
     }
 
@@ -238,6 +231,27 @@ impl CudaDma {
             Ok(checksum)
         });
         arrived.collect()
+    }
+
+    /// One payload after the other, by way of the buffer of the lane.
+    fn bounced(
+        &self,
+        lane: &mut Lane,
+        jobs: Vec<Checked>,
+        mut copy: impl FnMut(&mut Lane, &Job) -> Result<Checksum, DmaError>,
+    ) -> Vec<Result<Checksum, DmaError>> {
+        let mut usable = Ok(());
+        let one = |job: Checked| {
+            let job = job?;
+            usable.map_err(|error| self.failed(job.0, error))?;
+            let copied = copy(lane, &job);
+            if copied.is_err() {
+                // The GPU may still use the buffer.
+                usable = lane.wait();
+            }
+            copied
+        };
+        jobs.into_iter().map(one).collect()
     }
 
     fn store_bounced(
