@@ -94,7 +94,7 @@ fn a_plan_is_found_and_shown() {
     assert_eq!(found["feasible"], true);
     assert_eq!(found["stall_blocks"], "0");
     assert_eq!((&found["moved_blocks"], &found["memory_blocks"]), (&json!(18), &json!(69)));
-    assert_eq!(found["bound_blocks"], "0");
+    assert_eq!((&found["bound_blocks"], &found["optimal"]), (&json!("0"), &json!(true)));
     let evaluated = answer(&with(batch(3), "placements", found["placements"].clone()), &[]);
     for key in ["stall_blocks", "moved_blocks", "memory_blocks", "window_steps"] {
         assert_eq!(evaluated[key], found[key], "{key}");
@@ -130,9 +130,17 @@ fn no_plan_is_an_answer_with_its_reason() {
     assert!(text.contains("not feasible: the GPU has room for 40 blocks"), "{text}");
     let input = with(with(batch(3), "decode_window", json!(90)), "gpu_blocks", json!(75));
     assert_eq!(answer(&input, &[])["feasible"], false);
-    let output = plan(&batch(3).to_string(), &["--limit-ms", "0", "--json"]);
-    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let found = answer(&with(batch(3), "gpu_blocks", json!(52)), &["--limit-ms", "0"]);
     assert!(found["reason"].as_str().unwrap().contains("give it more time with --limit-ms"));
+}
+
+#[test]
+fn a_search_without_time_gives_one_distance_for_all_and_says_so() {
+    let found = answer(&batch(3), &["--limit-ms", "0"]);
+    assert_eq!((&found["feasible"], &found["optimal"]), (&json!(true), &json!(false)));
+    assert_eq!(found["placements"][0], found["placements"][1]);
+    let text = words(&batch(3), &["--limit-ms", "0"]);
+    assert!(text.contains("stopped early"), "{text}");
 }
 
 #[test]
