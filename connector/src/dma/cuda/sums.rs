@@ -230,12 +230,13 @@ impl Summing<'_> {
     /// Until the stream has come to this point, the pieces are memory of the GPU that nobody
     /// writes, and this is not dropped.
     pub(super) unsafe fn launch(&self, pieces: Range<usize>) -> Result<(), DriverError> {
-        let blocks = pieces.len().div_ceil((BLOCK_THREADS / 32) as usize).min(BLOCKS as usize);
-        if blocks == 0 {
+        if pieces.is_empty() {
             return Ok(());
         }
+        let count = u32::try_from(pieces.len()).expect("pieces lie in memory of one GPU");
+        let blocks = count.div_ceil(BLOCK_THREADS / 32).min(BLOCKS);
         // SAFETY: the caller's.
-        unsafe { self.launch_blocks(blocks as u32, pieces) }
+        unsafe { self.launch_blocks(blocks, pieces) }
     }
 
     /// The same, with so many blocks of threads.
