@@ -111,12 +111,25 @@ impl<'m, B: Backend> SegmentWriter<'m, B> {
         blocks: &[Descriptor],
         now_ms: u64,
     ) -> Vec<bool> {
+        self.look(watch, blocks, now_ms).into_iter().map(|seen| seen.held).collect()
+    }
+
+    /// What readers say of `blocks`, each, freshly read. Of holds as [`are_held`](Self::are_held).
+    pub(crate) fn look(
+        &self,
+        watch: &mut HoldWatch,
+        blocks: &[Descriptor],
+        now_ms: u64,
+    ) -> Vec<Seen> {
         let slots: Vec<u32> = blocks.iter().map(|block| block.handle.slot()).collect();
         let seen =
             look_at_reader_words(self.member, &self.areas, self.node(), watch, &slots, now_ms);
         // Nobody completes what a dead process was writing (BLOCK-E3).
-        let is_held = |(block, seen): (&Descriptor, Seen)| seen.held && block.is_readable();
-        blocks.iter().zip(seen).map(is_held).collect()
+        let of_block = |(block, seen): (&Descriptor, Seen)| Seen {
+            held: seen.held && block.is_readable(),
+            ..seen
+        };
+        blocks.iter().zip(seen).map(of_block).collect()
     }
 
     /// Makes READY again what stays, frees the rest, and announces that in the log. Before the log,

@@ -21,8 +21,8 @@ pub(crate) const AGAIN_MS: u64 = 1000;
 const TRIED_MAX: usize = 4;
 
 impl<B: Backend> Cache<'_, B> {
-    /// Gives a chunk of a node whose slot nobody has back to the region: one of those with the
-    /// fewest blocks in which nobody holds anything. Returns whether it did. Tries several orphans,
+    /// Gives a chunk of a node whose slot nobody has back to the region: of those with the fewest
+    /// blocks, one in which nobody holds anything and that was used longest ago. Returns whether it did. Tries several orphans,
     /// those first that were left alone for the longest time.
     ///
     /// Waits for the lock of the chunk table, for at most `timeout_ms` in all; evicts nothing while

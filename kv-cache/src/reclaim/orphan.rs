@@ -17,8 +17,13 @@ use crate::format::{BlockState, Descriptor, SlotContent};
 use crate::heap::{LinesOf, end_searches_at};
 use crate::process::{Cache, ChunkWait};
 
-/// Chunks of an orphan that are looked at in one go for one in which nobody holds anything.
+/// Chunks of an orphan that are looked at in one go.
 const CHUNKS_LOOKED_AT_MAX: usize = 16;
+/// Blocks of these that are looked at, about: each has a word of every reader.
+const BLOCKS_LOOKED_AT_MAX: usize = 4096;
+
+/// The orphan has a new life.
+struct Rejoined;
 
 /// What came of a try to empty a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,51 +74,92 @@ impl<'c, 'm, B: Backend> Orphan<'c, 'm, B> {
             }
         }
         self.resolve(&undecided);
-        let mut chunks: Vec<_> = chunks.into_iter().collect();
-        chunks.sort_by_key(|(_, blocks)| *blocks);
-        for (chunk, _) in chunks.into_iter().take(CHUNKS_LOOKED_AT_MAX) {
-            // ORPHAN-W2: there may be millions to look at.
+        let (chunk, blocks) = match self.coldest(chunks, clock) {
+            Ok(Some(coldest)) => coldest,
+            Ok(None) => return Emptied::Held,
+            Err(Rejoined) => return Emptied::Rejoined,
+        };
+        // Nothing is evicted while nobody can give chunks back. The orphan, should it come
+        // back, does not wait for as long as a publish here waits for that.
+        if !blocks.is_empty() {
+            let ours = || self.is_ours();
+            let lock = |left_ms| {
+                let locked = member.lock_shared_while(CHUNK_LOCK, clock, left_ms, ours);
+                locked.map(|guard| guard.is_some())
+            };
+            match wait.ask(clock, lock, |error| Some(*error)) {
+                Ok(true) => {}
+                Ok(false) => return Emptied::Rejoined,
+                Err(_) => return Emptied::NoLock,
+            }
+        }
+        for batch in blocks.chunks(BATCH) {
+            // ORPHAN-W2.
             if !self.is_ours() {
                 return Emptied::Rejoined;
             }
-            let inside = self.blocks().filter(|(other, _)| *other == chunk);
-            let blocks: Vec<Descriptor> = inside.map(|(_, block)| block).collect();
-            if blocks.chunks(BATCH).any(|batch| self.is_any_held(batch, clock)) {
-                continue;
+            if !self.evict(batch, clock) {
+                return Emptied::Held;
             }
-            // Nothing is evicted while nobody can give chunks back. The orphan, should it come
-            // back, does not wait for as long as a publish here waits for that.
-            if !blocks.is_empty() {
-                let ours = || self.is_ours();
-                let lock = |left_ms| {
-                    let locked = member.lock_shared_while(CHUNK_LOCK, clock, left_ms, ours);
-                    locked.map(|guard| guard.is_some())
-                };
-                match wait.ask(clock, lock, |error| Some(*error)) {
-                    Ok(true) => {}
-                    Ok(false) => return Emptied::Rejoined,
-                    Err(_) => return Emptied::NoLock,
-                }
-            }
-            for batch in blocks.chunks(BATCH) {
-                // ORPHAN-W2.
-                if !self.is_ours() {
-                    return Emptied::Rejoined;
-                }
-                if !self.evict(batch, clock) {
-                    return Emptied::Held;
-                }
-            }
-            crash::reach(CrashPoint::ChunkVacated);
-            let free =
-                |left_ms| member.free_chunk_of_vacant(clock, left_ms, self.writer.node(), chunk);
-            return match wait.ask(clock, free, |error| Some(*error)) {
-                Ok(true) => Emptied::Given,
-                Ok(false) => Emptied::Held,
-                Err(_) => Emptied::NoLock,
-            };
         }
-        Emptied::Held
+        crash::reach(CrashPoint::ChunkVacated);
+        let free = |left_ms| member.free_chunk_of_vacant(clock, left_ms, self.writer.node(), chunk);
+        match wait.ask(clock, free, |error| Some(*error)) {
+            Ok(true) => Emptied::Given,
+            Ok(false) => Emptied::Held,
+            Err(_) => Emptied::NoLock,
+        }
+    }
+
+    /// Of those `chunks` (and how many blocks are in each) with the fewest blocks: the one in which
+    /// nobody holds anything and whose blocks were used longest ago, on average, and its blocks.
+    fn coldest(
+        &self,
+        chunks: BTreeMap<ChunkId, u64>,
+        clock: &impl Clock,
+    ) -> Result<Option<(ChunkId, Vec<Descriptor>)>, Rejoined> {
+        let mut chunks: Vec<_> = chunks.into_iter().collect();
+        chunks.sort_by_key(|(_, blocks)| *blocks);
+        chunks.truncate(CHUNKS_LOOKED_AT_MAX);
+        // ORPHAN-W2: there may be millions to look at.
+        self.check_ours()?;
+        let mut contents: BTreeMap<ChunkId, Vec<Descriptor>> =
+            chunks.iter().map(|(chunk, _)| (*chunk, Vec::new())).collect();
+        for (chunk, block) in self.blocks() {
+            contents.entry(chunk).and_modify(|blocks| blocks.push(block));
+        }
+        let (mut coldest, mut looked_at): (Option<(u64, _, _)>, _) = (None, 0);
+        for (chunk, _) in chunks {
+            if coldest.is_some() && looked_at >= BLOCKS_LOOKED_AT_MAX {
+                break;
+            }
+            self.check_ours()?;
+            let blocks = contents.remove(&chunk).unwrap_or_default();
+            looked_at += blocks.len();
+            let Some(used) = self.mean_use(&blocks, clock) else { continue };
+            if coldest.as_ref().is_none_or(|(coldest, ..)| used < *coldest) {
+                coldest = Some((used, chunk, blocks));
+            }
+        }
+        Ok(coldest.map(|(_, chunk, blocks)| (chunk, blocks)))
+    }
+
+    /// When `blocks` were used last, on average: a position in the orphan's log. `None` when somebody
+    /// holds one of them.
+    fn mean_use(&self, blocks: &[Descriptor], clock: &impl Clock) -> Option<u64> {
+        let mut sum = 0_u128;
+        for batch in blocks.chunks(BATCH) {
+            let seen = self.watching(|watch| self.writer.look(watch, batch, clock.now_ms()));
+            if seen.iter().any(|seen| seen.held) {
+                return None;
+            }
+            sum += seen.iter().map(|seen| u128::from(seen.used.unwrap_or(0))).sum::<u128>();
+        }
+        u64::try_from(sum / blocks.len().max(1) as u128).ok()
+    }
+
+    fn check_ours(&self) -> Result<(), Rejoined> {
+        if self.is_ours() { Ok(()) } else { Err(Rejoined) }
     }
 
     /// Whether the orphan has no new life, and this host may still write.
@@ -195,11 +241,6 @@ impl<'c, 'm, B: Backend> Orphan<'c, 'm, B> {
             metrics.evicted_blocks += decision.leave.len() as u64;
             metrics.spared_held += decision.stay.len() as u64;
         });
-    }
-
-    fn is_any_held(&self, blocks: &[Descriptor], clock: &impl Clock) -> bool {
-        let held = self.watching(|watch| self.writer.are_held(watch, blocks, clock.now_ms()));
-        held.contains(&true)
     }
 
     /// What this process has seen of the holds on the orphan's blocks.

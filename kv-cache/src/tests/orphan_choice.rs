@@ -86,3 +86,29 @@ fn who_left_for_good_makes_room_and_who_comes_back_has_the_rest() {
     c.release(&clock, vec![held]);
     assert_eq!(rig.rack.conflicts(), [], "a line with two writing hosts (MEM-M1)");
 }
+
+#[test]
+fn what_is_used_stays_longer_than_what_is_not() {
+    for used in [0..8, 8..16] {
+        let rig = Rig::new(3, 64, 64);
+        let (first, second, third) = (rig.join(0), rig.join(1), rig.join(2));
+        {
+            let clock = rig.serve(&[&first, &second, &third]);
+            let b = Cache::attach(&second, &clock).unwrap();
+            // Two chunks of blocks.
+            for number in 0..16 {
+                publish(&b, &clock, number);
+            }
+            assert_eq!(second.chunks_of(ORPHAN).len(), 2);
+        }
+        assert_eq!(second.leave(), LeaveOutcome::NodeLeft);
+        let clock = rig.serve(&[&first, &third]);
+        let [a, c] = [&first, &third].map(|it| Cache::attach(it, &clock).unwrap());
+        // Nobody has used any; what is used from here on, is used while the node is away.
+        assert_eq!(there(&c, used.clone()).len(), 8);
+        c.upkeep(&clock, Watermarks::default(), CHUNK_TIMEOUT_MS);
+        assert!(a.empty_an_orphan(&clock, CHUNK_TIMEOUT_MS));
+        assert_eq!(there(&c, 0..16), used.collect::<Vec<_>>());
+        assert_eq!(rig.rack.conflicts(), []);
+    }
+}
