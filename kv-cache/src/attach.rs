@@ -75,7 +75,7 @@ impl<'m, B: Backend> Cache<'m, B> {
         end_reclaim(member, clock);
         let me = member.process();
         let is_me = |process| process == me;
-        let drained = cache.is_asked_to_drain();
+        let drained = cache.drain_in_force(member.node()).is_some();
         let (mut dropped, freed) = cache.locked(clock, |heap| {
             heap.begin_drained(drained);
             (heap.drop_holds_of(is_me), heap.free_writing_of(is_me))

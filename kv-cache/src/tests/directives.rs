@@ -8,7 +8,7 @@ use crate::{Directive, DirectiveError, Pin, Quota, directives_of};
 use cxl_shm::units::NodeId;
 
 /// A bit of directive `number` of node `asking` flips on the device.
-fn damage(rig: &Rig, cache: &TestCache<'_>, asking: NodeId, number: u64) {
+pub(super) fn damage(rig: &Rig, cache: &TestCache<'_>, asking: NodeId, number: u64) {
     let line = cache.areas().directives(asking).line(number).range();
     rig.rack.flip_bit(line.start().bytes() + 20, 3);
 }

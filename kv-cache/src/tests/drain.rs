@@ -1,6 +1,7 @@
 //! Nodes that are drained: they publish no new blocks, and what they have stays (CLEAR-D10).
 
 use super::clear::keep_up;
+use super::directives::damage;
 use super::*;
 use cxl_shm::units::NodeId;
 
@@ -123,4 +124,40 @@ fn the_last_request_counts() {
         keep_up(&a, &clock);
         assert_eq!(refuses(&a, &clock, 1), drained);
     }
+}
+
+/// A line that cannot be read, of a process that is gone, hides no drain behind it from a join.
+#[test]
+fn a_drain_behind_a_damaged_line_is_seen_at_a_join() {
+    let rig = Rig::new(3, 64, 64);
+    let (asking, other) = (rig.join(1), rig.join(2));
+    {
+        let clock = rig.serve(&[&asking, &other]);
+        let b = Cache::attach(&asking, &clock).unwrap();
+        b.clear(&clock, None).unwrap();
+        b.drain(&clock, drain_of(0, 5)).unwrap();
+        damage(&rig, &b, NodeId(1), 1);
+    }
+    assert_eq!(asking.leave(), LeaveOutcome::NodeLeft);
+    let member = rig.join(0);
+    let clock = rig.serve(&[&member, &other]);
+    let a = Cache::attach(&member, &clock).unwrap();
+    assert!(refuses(&a, &clock, 1));
+}
+
+#[test]
+fn a_drain_is_in_force_until_its_line_is_written_again() {
+    let rig = Rig::new(2, 64, 64);
+    on_two_hosts(&rig, |a, b, clock| {
+        let (node, asking) = (a.member().node(), b.member().node());
+        assert_eq!(b.drain(clock, drain_of(0, 5)), Ok(1));
+        for number in 2..=17 {
+            assert_eq!(a.drain_in_force(node), Some((asking, 1)), "before {number}");
+            assert_eq!(b.clear(clock, None).map(drop), Ok(()));
+            keep_up(a, clock);
+            keep_up(b, clock);
+        }
+        assert_eq!(a.drain_in_force(node), None);
+        assert!(refuses(a, clock, 1), "in this life it stays");
+    });
 }

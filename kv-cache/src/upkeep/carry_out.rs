@@ -6,7 +6,8 @@
 //! - **CLEAR-D10** A drained node publishes no new blocks of engines, until a node asks for the end of
 //!   that. A word in the host's DRAM says so to all processes of the host, for this life of the node.
 //!   The directive stays in the region: a node that joins again looks for it when it attaches.
-//!   Drains and their ends count in the order of CLEAR-D7. Blocks come back from drives meanwhile:
+//!   Drains and their ends count in the order of CLEAR-D7. A join passes over lines that it cannot read:
+//!   a drain behind them counts. Blocks come back from drives meanwhile:
 //!   agents serve others until they stop.
 
 use std::collections::BTreeSet;
@@ -29,12 +30,6 @@ pub(crate) struct New {
     last: u64,
     /// Number and content of each.
     directives: Vec<(u64, Directive)>,
-}
-
-impl New {
-    pub(super) fn into_directives(self) -> Vec<(u64, Directive)> {
-        self.directives
-    }
 }
 
 impl<B: Backend> Cache<'_, B> {
@@ -82,20 +77,30 @@ impl<B: Backend> Cache<'_, B> {
 
     /// The directives of `asking` behind number `answered`, as far as they can be read.
     pub(crate) fn new_directives(&self, asking: NodeId, answered: u64, count: u64) -> Option<New> {
+        // One that is not there yet ends them (CLEAR-D1), or a damaged one (CLEAR-D6).
+        let all = self.readable_directives(asking, answered, count);
+        let directives: Vec<_> = all.map_while(|directive| directive).collect();
+        let last = directives.last()?.0;
+        Some(New { asking, last, directives })
+    }
+
+    /// The same, each: `None` where it cannot be read.
+    pub(super) fn readable_directives(
+        &self,
+        asking: NodeId,
+        answered: u64,
+        count: u64,
+    ) -> impl Iterator<Item = Option<(u64, Directive)>> + '_ {
         let (member, lines) = (self.member(), self.areas().directives(asking));
         let first = answered.max(count.saturating_sub(DIRECTIVES)) + 1;
         if asking != member.node() {
             let ranges = (first..=count).map(|number| lines.line(number).range());
             refresh_all(member.fabric(), ranges);
         }
-        let read = |number: u64| {
+        (first..=count).map(move |number| {
             let line = lines.line(number).cached(member.fabric()).ok();
             line.and_then(|line| line.directive(number)).map(|directive| (number, directive))
-        };
-        // One that is not there yet ends them (CLEAR-D1), or a damaged one (CLEAR-D6).
-        let directives: Vec<_> = (first..=count).map_while(read).collect();
-        let last = directives.last()?.0;
-        Some(New { asking, last, directives })
+        })
     }
 
     /// Removes the complete blocks of this node that `new` clears, and returns how many. A pin needs

@@ -2,10 +2,10 @@
 
 use cxl_shm::clock::Clock;
 use cxl_shm::node::Backend;
+use cxl_shm::units::NodeId;
 
-use super::carry_out::New;
 use super::issue::DirectiveError;
-use crate::format::{Directive, Drain};
+use crate::format::{DIRECTIVES, Directive, Drain};
 use crate::heap::LockedHeap;
 use crate::process::Cache;
 
@@ -29,24 +29,43 @@ impl<B: Backend> Cache<'_, B> {
         self.issue(clock, Directive::Undrain(drain))
     }
 
-    /// Whether the last that was asked for this node is to drain it.
-    pub(crate) fn is_asked_to_drain(&self) -> bool {
+    /// Which node asks to drain `node`, and the number of that directive; `None` when the last that was
+    /// asked for is that it publishes. Lines that cannot be read are passed over: what is behind them
+    /// counts (CLEAR-D10).
+    pub(crate) fn drain_in_force(&self, node: NodeId) -> Option<(NodeId, u64)> {
         let mut last = None;
         for (asking, count) in self.directive_counts().into_iter().filter(|(_, count)| *count > 0) {
-            let new = self.new_directives(asking, 0, count);
             let mut asked_ms = 0;
-            for (number, directive) in new.into_iter().flat_map(New::into_directives) {
+            for (number, directive) in self.readable_directives(asking, 0, count).flatten() {
                 // Directives of one node count in their own order, whatever its clock does (CLEAR-D7).
                 asked_ms = directive.asked_ms().max(asked_ms);
                 let drained = match directive {
-                    Directive::Drain(drain) if drain.node == self.member().node() => true,
-                    Directive::Undrain(drain) if drain.node == self.member().node() => false,
+                    Directive::Drain(drain) if drain.node == node => true,
+                    Directive::Undrain(drain) if drain.node == node => false,
                     _ => continue,
                 };
                 last = last.max(Some((asked_ms, asking, number, drained)));
             }
         }
-        last.is_some_and(|(.., drained)| drained)
+        let (_, asking, number, drained) = last?;
+        drained.then_some((asking, number))
+    }
+
+    /// Tells of a drain in force whose line directive `number` overwrites.
+    pub(super) fn tell_of_forgotten_drain(&self, number: u64) {
+        let asking = self.member().node();
+        let Some(lost) = number.checked_sub(DIRECTIVES).filter(|lost| *lost > 0) else { return };
+        let line = self.readable_directives(asking, lost - 1, lost).next().flatten();
+        if let Some((_, Directive::Drain(Drain { node, .. }))) = line
+            && self.drain_in_force(node) == Some((asking, lost))
+        {
+            tracing::warn!(
+                %node,
+                "the drain of this node is forgotten at the next start of its host, since \
+                 {DIRECTIVES} other things were asked for after it: ask for it again with `rackline \
+                 drain --node`"
+            );
+        }
     }
 }
 

@@ -57,6 +57,7 @@ impl<B: Backend> Cache<'_, B> {
                 return Err(DirectiveError::Unanswered { node });
             }
             self.mend_directives(heap);
+            self.tell_of_forgotten_drain(number);
             let lost = lost_line(heap, number);
             // The line before the count: a loss of power between them leaves no count of a line
             // that nobody can read, for which every owner would wait.
