@@ -55,6 +55,14 @@ fn figures_are_tables_and_pictures() {
 }
 
 #[test]
+fn a_trace_and_other_lengths_of_prompts_are_not_both_given() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "{\"input_length\": 100, \"output_length\": 5}\n").unwrap();
+    let said = error(&["--figure", "context", "--trace", file.path().to_str().unwrap()]);
+    assert!(said.contains("give one of both"), "{said}");
+}
+
+#[test]
 fn all_figures_go_into_a_folder() {
     let folder = tempfile::tempdir().unwrap();
     let made = folder.path().join("made");

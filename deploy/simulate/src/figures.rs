@@ -47,6 +47,8 @@ pub(crate) struct Collected {
     pub(crate) pauses: u64,
     pub(crate) stall_ns: u64,
     pub(crate) iteration_ns: u64,
+    /// When the first request arrived.
+    pub(crate) begin_ns: u64,
     pub(crate) end_ns: u64,
 }
 
@@ -58,8 +60,9 @@ impl Collected {
             percent(kept as u64, times.len() as u64 + never)
         };
         let ms = |ns: u64| ns as f64 / 1e6;
-        let waits: u64 = self.waits_ns.iter().sum();
-        let mean_wait_ns = waits / (self.waits_ns.len() as u64).max(1);
+        let waits: u128 = self.waits_ns.iter().copied().map(u128::from).sum();
+        let mean_wait_ns = waits / (self.waits_ns.len() as u128).max(1);
+        let took_ns = self.end_ns.saturating_sub(self.begin_ns).max(1);
         Figures {
             tokens: self.tokens,
             served: self.tpot_ns.len() as u64,
@@ -69,8 +72,8 @@ impl Collected {
             tbt_p50_ms: ms(percentile(&self.gaps_ns, 50)),
             tbt_p95_ms: ms(percentile(&self.gaps_ns, 95)),
             tbt_p99_ms: ms(percentile(&self.gaps_ns, 99)),
-            tokens_per_s: self.tokens as f64 / (self.end_ns.max(1) as f64 / 1e9),
-            mean_wait_ms: ms(mean_wait_ns),
+            tokens_per_s: self.tokens as f64 / (took_ns as f64 / 1e9),
+            mean_wait_ms: mean_wait_ns as f64 / 1e6,
             stall_percent: percent(self.stall_ns, self.iteration_ns),
             pauses: self.pauses,
         }
@@ -85,4 +88,22 @@ fn percent(part: u64, whole: u64) -> f64 {
 pub(crate) fn percentile(sorted: &[u64], percent: usize) -> u64 {
     let rank = (sorted.len() * percent).div_ceil(100).max(1);
     sorted.get(rank - 1).copied().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_waits_are_summed_and_the_time_before_the_first_arrival_is_not_counted() {
+        let collected = Collected {
+            waits_ns: vec![u64::MAX, u64::MAX, u64::MAX],
+            tokens: 10,
+            begin_ns: 5_000_000_000,
+            end_ns: 10_000_000_000,
+            ..Collected::default()
+        };
+        let figures = collected.figures(1);
+        assert_eq!((figures.tokens_per_s, figures.mean_wait_ms), (2.0, u64::MAX as f64 / 1e6));
+    }
 }

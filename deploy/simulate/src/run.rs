@@ -175,6 +175,7 @@ pub fn simulate(
         collected: Collected::default(),
     };
     let mut arrivals = settings.workload().requests().into_iter().peekable();
+    run.collected.begin_ns = arrivals.peek().map_or(0, |first| first.arrival_ns);
     loop {
         while let Some(next) = arrivals.next_if(|next| next.arrival_ns <= run.now_ns) {
             run.queue.push_back(next);
@@ -240,9 +241,10 @@ impl Run<'_> {
         let placements: Vec<_> = decided.batch.iter().map(|(_, it)| it.clone()).collect();
         let iteration = self.machine.iteration(&running, &placements)?;
         let brought_ns = brought_blocks.saturating_mul(self.machine.block_ns);
+        let stall_ns = iteration.stall_ns.saturating_add(brought_ns);
         let total_ns = iteration.total_ns(self.machine.layers()).saturating_add(brought_ns);
         let collected = &mut self.collected;
-        collected.stall_ns = collected.stall_ns.saturating_add(iteration.stall_ns + brought_ns);
+        collected.stall_ns = collected.stall_ns.saturating_add(stall_ns);
         collected.iteration_ns = collected.iteration_ns.saturating_add(total_ns);
         self.now_ns = self.now_ns.saturating_add(total_ns);
         let finished = running.iter().filter(|it| self.computed_one(it.id)).map(|it| it.id);

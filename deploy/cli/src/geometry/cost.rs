@@ -113,6 +113,8 @@ impl Cost {
             let (computed_s, read_s) = ((1.0 - hit) * alone_s, hit * brought_s);
             // From (engine + hour) t(h) = engine / R.
             let saved = hour / (engine + hour);
+            // A tier that brings more slowly than the engine computes never does, whatever it costs.
+            let is_faster = brought_s * rate < 1.0;
             let waiting = saved / (1.0 - brought_s * rate);
             let hidden_up_to = (1.0 + brought_s * rate).recip();
             TierCost {
@@ -120,7 +122,7 @@ impl Cost {
                 tier_hour_usd: hour,
                 waiting_usd: million(engine + hour, computed_s + read_s),
                 layered_usd: million(engine + hour, f64::max(computed_s, read_s)),
-                waiting_break_even: Some(waiting).filter(|rate| (0.0..=1.0).contains(rate)),
+                waiting_break_even: Some(waiting).filter(|hits| is_faster && *hits <= 1.0),
                 layered_break_even: Some(saved).filter(|rate| *rate <= hidden_up_to),
                 hidden_up_to,
             }
@@ -222,5 +224,15 @@ mod tests {
         let rate = at.tiers[1].layered_break_even.unwrap();
         let at = costs(rate);
         close(at.tiers[1].layered_usd, at.alone_usd);
+    }
+
+    #[test]
+    fn a_tier_that_costs_nothing_pays_at_once_where_it_is_faster_than_computing() {
+        let tiers = "pcie=10,nvme=0.5".parse().unwrap();
+        let free = Prices { dram_gib_month_usd: 0.0, ssd_gib_month_usd: 0.0, ..prices(0.5) };
+        let found = Cost::new(&free, &tiers, 1, 1_000_000).unwrap();
+        let pays: Vec<_> = found.tiers.iter().map(|tier| tier.waiting_break_even).collect();
+        assert_eq!(pays, [Some(0.0), None], "the drive takes twice as long as the GPU");
+        assert!(found.tiers.iter().all(|tier| tier.layered_break_even == Some(0.0)));
     }
 }

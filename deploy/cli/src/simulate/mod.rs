@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use rackline_simulate::{
     Figure, Figures, Lengths, Order, PolicyKind, Profile, Series, Settings, simulate,
@@ -170,6 +170,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         return all(folder, &settings);
     }
     let Some(name) = options.figure else { return single(options, &settings) };
+    if name == FigureName::Context && options.trace.is_some() {
+        bail!(
+            "--figure context varies how long prompts are, and --trace says how long they are: give \
+             one of both"
+        );
+    }
     let made = make(name.figure(), &settings)?;
     if let Some(path) = &options.svg {
         write(path, &chart::draw(&made)?)?;
