@@ -59,6 +59,18 @@ impl Lead {
         }
     }
 
+    /// The tokens that the readers get at `now_ns`: [`Controller::release`]. Rank 0 has them, as it
+    /// samples.
+    pub fn release(&mut self, now_ns: u64) -> Vec<(u64, usize)> {
+        self.controller.release(now_ns)
+    }
+
+    /// Tokens of a request that are computed and not released: [`Controller::deposited`].
+    #[must_use]
+    pub fn deposited(&self, id: u64) -> usize {
+        self.controller.deposited(id)
+    }
+
     /// What was decided, and the plan to broadcast before the next iteration; `None` while the last
     /// one stands. `proceed` may stop the search for a plan early.
     ///

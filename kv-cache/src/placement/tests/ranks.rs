@@ -56,6 +56,18 @@ fn a_late_rank_causes_a_new_plan_that_all_ranks_install() {
 }
 
 #[test]
+fn readers_get_tokens_at_the_promised_rate() {
+    let mut lead = lead();
+    lead.arrive(Job { id: 3, tokens: 1000, slo_ns: Some(100_000) });
+    decide(&mut lead);
+    let quick = [EXPECTED; RANKS];
+    // Request 2 is paused.
+    (1..=3).for_each(|step| lead.stepped(step * 27_000, &quick));
+    assert_eq!((lead.release(81_000), lead.deposited(3)), (vec![(1, 3), (3, 1)], 2));
+    assert_eq!((lead.release(130_000), lead.deposited(3)), (vec![(3, 1)], 1));
+}
+
+#[test]
 fn ranks_are_as_slow_as_the_slowest() {
     let of = |layer_ns, block_ns| Measured { layer_ns, block_ns };
     assert_eq!(slowest(&[]), None);
