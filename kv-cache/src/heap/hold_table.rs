@@ -159,13 +159,14 @@ impl<W: HostMemory> HoldTable<W> {
     }
 
     /// Drops holds of processes that `is_gone` names, at most `most`. Returns the slots that they
-    /// held. Costs what is dropped, and a look at one word for each place of a process.
+    /// held. Costs what is dropped, and a look at one word for each place of a process. A chain that
+    /// leads to what is not its process's is wrong: then all are built anew, once.
     pub(crate) fn drop_of(
         &self,
         is_gone: impl Fn(ProcessSlot) -> bool,
         most: usize,
     ) -> Vec<(NodeId, u32)> {
-        let mut dropped = Vec::new();
+        let (mut dropped, mut is_anew) = (Vec::new(), false);
         if self.is_empty() {
             return dropped;
         }
@@ -178,7 +179,14 @@ impl<W: HostMemory> HoldTable<W> {
                 if dropped.len() >= most {
                     return dropped;
                 }
-                let (name, _) = self.read(record);
+                let (name, count) = self.read(record);
+                if name.process != process || count == 0 {
+                    if std::mem::replace(&mut is_anew, true) {
+                        break;
+                    }
+                    self.rebuild();
+                    continue;
+                }
                 self.forget(record, name);
                 dropped.push((name.owner, name.slot));
             }

@@ -222,6 +222,24 @@ fn a_death_at_any_store_of_a_change_leaves_what_can_be_built_anew() {
     );
 }
 
+/// A word of the host's memory that another program wrote: the chain of a process that is gone leads to
+/// the record of one that lives.
+#[test]
+fn a_chain_that_leads_to_what_another_holds_is_built_anew() {
+    let table = table(64);
+    let (lives, gone) = (ProcessSlot(3), ProcessSlot(7));
+    assert!(table.add(lives, handle(1, 5, 1)) && table.add(gone, handle(1, 6, 1)));
+    table.store(table.chain_of(gone), table.load(table.chain_of(lives)));
+    assert_eq!(table.drop_of(|process| process == gone, 64), [(NodeId(1), 6)]);
+    assert!(table.is_held(NodeId(1), 5) && !table.is_held(NodeId(1), 6));
+    assert_eq!((table.counted(), table.drop_of(|process| process == gone, 64)), (1, vec![]));
+    // The same, to a record that counts nothing.
+    table.store(table.chain_of(gone), index_word(1));
+    assert_eq!(table.drop_of(|process| process == gone, 64), []);
+    table.remove(lives, handle(1, 5, 1));
+    assert!(table.is_empty());
+}
+
 #[test]
 fn words_that_no_table_has_lead_nowhere() {
     let holds = 64;
