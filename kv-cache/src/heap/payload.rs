@@ -94,8 +94,8 @@ impl<W: HostMemory> Directory<W> {
         let chunks = self.layout.chunks();
         let cursor = self.cursor();
         for chunk in (cursor..chunks).chain(0..cursor) {
-            let (pages, free) = halves(self.words.load(self.chunk_at(chunk)));
-            if pages != size.pages || free == 0 || self.closing() == Some(ChunkId(chunk)) {
+            let Some((of_chunk, free)) = self.chunk_word(chunk) else { continue };
+            if of_chunk != size || free == 0 || self.closing() == Some(ChunkId(chunk)) {
                 continue;
             }
             if failed(ChunkId(chunk)) {
@@ -137,7 +137,7 @@ impl<W: HostMemory> Directory<W> {
         let word = self.words.load(at);
         if word & bit != 0 {
             self.words.store(at, word & !bit);
-            self.set_free(chunk, size, free + 1);
+            self.set_free(chunk, size, free.saturating_add(1));
         }
     }
 
@@ -151,8 +151,7 @@ impl<W: HostMemory> Directory<W> {
         let chunk_bytes = self.layout.geometry().chunk_bytes;
         let chunks = (0..self.layout.chunks()).map(ChunkId);
         let uses = chunks.filter_map(|chunk| {
-            let (pages, free) = halves(self.words.load(self.chunk_at(chunk.0)));
-            let size = (pages > 0).then_some(SlotSize { pages })?;
+            let (size, free) = self.chunk_word(chunk.0)?;
             Some(ChunkUse { chunk, size, free, slots: size.in_chunk(chunk_bytes) })
         });
         uses.collect()
@@ -161,6 +160,17 @@ impl<W: HostMemory> Directory<W> {
     /// Forgets a chunk that is no longer this node's.
     pub(crate) fn forget_chunk(&self, chunk: ChunkId) {
         self.words.store(self.chunk_at(chunk.0), 0);
+    }
+
+    /// The size of a chunk's slots, and how many are free; `None` of a chunk that is not this node's.
+    /// Another program may have written the word: slots longer than a chunk are none, and no more are
+    /// free than there are.
+    fn chunk_word(&self, chunk: u32) -> Option<(SlotSize, u32)> {
+        let chunk_bytes = self.layout.geometry().chunk_bytes;
+        let (pages, free) = halves(self.words.load(self.chunk_at(chunk)));
+        let size = SlotSize { pages };
+        let is_size = pages > 0 && size.bytes() <= chunk_bytes;
+        is_size.then(|| (size, free.min(size.in_chunk(chunk_bytes))))
     }
 
     fn take_bit(&self, chunk: u32, size: SlotSize) -> Option<u32> {
@@ -181,8 +191,7 @@ impl<W: HostMemory> Directory<W> {
     /// the chunk, index.
     fn locate(&self, payload: Extent) -> Option<(u32, SlotSize, u32, u32)> {
         let chunk = self.layout.chunk_of(payload)?;
-        let (pages, free) = halves(self.words.load(self.chunk_at(chunk.0)));
-        let size = (pages > 0).then_some(SlotSize { pages })?;
+        let (size, free) = self.chunk_word(chunk.0)?;
         let offset = payload.offset() - self.layout.chunk(chunk).offset();
         let fits = offset.is_multiple_of(size.bytes()) && payload.bytes() <= size.bytes();
         let index = u32::try_from(offset / size.bytes()).ok()?;
@@ -198,5 +207,55 @@ impl<W: HostMemory> Directory<W> {
     fn set_free(&self, chunk: u32, size: SlotSize, free: u32) {
         let word = u64::from(size.pages) | u64::from(free) << 32;
         self.words.store(self.chunk_at(chunk), word);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cxl_shm::layout::{Geometry, Layout};
+    use cxl_shm::verify::simulated::{SimulatedHostMemory, SimulatedRack};
+
+    use super::*;
+    use crate::format::CacheGeometry;
+
+    fn directory() -> Directory<SimulatedHostMemory> {
+        let cache = CacheGeometry::new(32, 16).unwrap();
+        let geometry = Geometry {
+            region_bytes: 1 << 20,
+            nodes: 2,
+            locks: 8,
+            chunk_bytes: 64 << 10,
+            area_lines: cache.area_lines(2),
+            host_words: 0,
+        };
+        let layout = Layout::new(geometry).unwrap();
+        let words = cache.host_words(&layout);
+        let memory = SimulatedRack::sticky(1, 4096).host_memory(0, words);
+        Directory::new(memory, cache, layout)
+    }
+
+    /// Words of the host's memory that another program wrote.
+    #[test]
+    fn words_that_no_chunk_has_overflow_nothing() {
+        let directory = directory();
+        let chunk = ChunkId(1);
+        let size = SlotSize::for_block(PAGE_BYTES, 64 << 10).unwrap();
+        let whole = directory.layout.chunk(chunk);
+        let payload = whole.part(0, PAGE_BYTES).unwrap();
+        for (word, uses) in [
+            (u64::MAX, 0),
+            (u64::from(u32::MAX), 0),
+            (17 | 1 << 32, 0),
+            (1 | u64::from(u32::MAX) << 32, 1),
+            (16 | u64::from(u32::MAX) << 32, 1),
+        ] {
+            directory.words.store(directory.chunk_at(chunk.0), word);
+            assert_eq!(directory.chunk_uses().len(), uses, "{word:#x}");
+            assert!(directory.free_payload_bytes() <= 64 << 10, "{word:#x}");
+            directory.mark_payload(payload);
+            directory.free_payload(payload);
+            let _ = directory.take_payload(size, PAGE_BYTES, |_| false);
+            assert!(directory.free_payload_bytes() <= 64 << 10, "{word:#x}");
+        }
     }
 }
