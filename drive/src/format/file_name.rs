@@ -7,6 +7,12 @@ pub(crate) const MANIFEST: &str = "manifest";
 /// The root that takes its place.
 pub(crate) const MANIFEST_NEW: &str = "manifest.new";
 
+/// Highest number of a segment, and of a version of its table. No folder lives to write it, so what says
+/// a higher one is none of ours, and the next number is always there.
+pub(crate) const NUMBER_MAX: u32 = u32::MAX / 2;
+/// The same of journals, and of commits.
+pub(crate) const JOURNAL_MAX: u64 = u64::MAX / 2;
+
 /// A file of a store, by what it has.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) enum FileName {
@@ -42,8 +48,13 @@ impl FileName {
                 None => return None,
             }
         };
+        let is_possible = match found {
+            Self::Journal(journal) => journal <= JOURNAL_MAX,
+            Self::Data(segment) => segment <= NUMBER_MAX,
+            Self::Table(segment, version) => segment.max(version) <= NUMBER_MAX,
+        };
         // Zeros and signs in front make other names of the same number.
-        (found.to_string() == name).then_some(found)
+        (is_possible && found.to_string() == name).then_some(found)
     }
 }
 
@@ -65,6 +76,10 @@ mod tests {
             "segment-+1.data",
             "segment-1.table-x",
             "lock",
+            "journal-18446744073709551615",
+            "segment-4294967295.data",
+            "segment-4294967295.table-1",
+            "segment-1.table-4294967295",
         ];
         for other in others {
             assert_eq!(FileName::read(other), None, "{other}");

@@ -3,6 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use super::CarriedOut;
+use super::file_name::{JOURNAL_MAX, NUMBER_MAX};
 use super::page::{HEADER_BYTES, PageError, PageKind, Seal};
 use crate::io::PAGE_BYTES;
 
@@ -68,6 +69,13 @@ impl Manifest {
         bytes[BODY].copy_from_slice(bytemuck::bytes_of(&body));
         Seal { kind: PageKind::Manifest, folder, file: 0, page: 0 }.put(&mut bytes, 1, generation);
         bytes
+    }
+
+    /// Whether a folder can have come to these numbers: the next ones are there.
+    pub(crate) fn is_possible(&self) -> bool {
+        let Self { generation, journal, written_bytes, open_ms, .. } = *self;
+        let highest = generation.max(journal).max(written_bytes).max(open_ms);
+        highest <= JOURNAL_MAX && self.next_segment <= NUMBER_MAX
     }
 
     /// # Errors

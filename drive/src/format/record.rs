@@ -3,6 +3,7 @@
 use bytemuck::{Pod, Zeroable};
 use kv_cache::{BlockKey, NamespaceTag};
 
+use super::file_name::NUMBER_MAX;
 use super::layered::{Encoding, Page, directory_pages};
 use super::page::BODY_BYTES;
 use super::pages_of;
@@ -151,6 +152,9 @@ impl Record {
     pub(crate) fn read(bytes: &[u8; RECORD_BYTES]) -> Option<Self> {
         let raw: Raw = bytemuck::pod_read_unaligned(bytes);
         let segment = raw.segment;
+        if segment > NUMBER_MAX || (raw.kind == SEALED && raw.place > NUMBER_MAX) {
+            return None;
+        }
         Some(match raw.kind {
             BLOCK => {
                 let encoding = Encoding::of(raw.encoding);
@@ -166,7 +170,7 @@ impl Record {
                     bytes: raw.length,
                     crc: raw.crc,
                 };
-                Self::Block(BlockRecord {
+                let block = BlockRecord {
                     key: raw.key,
                     tag: NamespaceTag::from_bits(raw.tag),
                     depth: raw.depth,
@@ -177,7 +181,10 @@ impl Record {
                     first_page: raw.place,
                     layers: raw.layers,
                     page,
-                })
+                };
+                // An extent ends in its segment.
+                block.first_page.checked_add(block.extent_pages())?;
+                Self::Block(block)
             }
             REMOVED => Self::Removed { segment, first_page: raw.place },
             OPENED => Self::Opened { segment },

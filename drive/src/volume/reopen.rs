@@ -456,5 +456,9 @@ pub(super) fn read_manifest(drive: &dyn Drive) -> Result<Manifest, OpenVolumeErr
         let cause = "of segments that no folder has".to_owned();
         return Err(OpenVolumeError::ManifestDamaged { cause });
     }
+    if !manifest.is_possible() {
+        let cause = "of numbers that no folder comes to".to_owned();
+        return Err(OpenVolumeError::ManifestDamaged { cause });
+    }
     Ok(manifest)
 }

@@ -8,8 +8,8 @@ use super::replay::{Pages, Replay};
 use super::salvage::replay_all;
 use super::{Loss, OpenVolumeError, Opened, SEGMENT_BYTES_MIN, VolumeOptions};
 use crate::format::{
-    FileName, MANIFEST, Manifest, PageError, PageKind, RECORD_BYTES, STORE_UNKNOWN, Seal,
-    seal_pages,
+    FileName, JOURNAL_MAX, MANIFEST, Manifest, PageError, PageKind, RECORD_BYTES, STORE_UNKNOWN,
+    Seal, seal_pages,
 };
 use crate::io::{Content, Drive, PAGE_BYTES};
 
@@ -181,6 +181,8 @@ fn newest(
     for page in 0.. {
         let Some(bytes) = pages.get(page).map_err(&failed)? else { break };
         match Seal::of(kind, bytes) {
+            // What no folder comes to is of somebody else.
+            Ok((_, generation)) if generation > JOURNAL_MAX => {}
             Ok((seal, generation)) => {
                 let before = found.map_or(0, |(_, before)| before);
                 found = Some((seal.folder, generation.max(before)));

@@ -1,7 +1,7 @@
 //! Damage to any file loses what that part covers, says so, and nothing else.
 
 use super::*;
-use crate::format::CarriedOut;
+use crate::format::{CarriedOut, Manifest};
 
 /// A folder with 60 blocks in sealed segments and in the journal, some removed.
 fn folder() -> (RecordedDrive, Vec<u64>) {
@@ -191,6 +191,38 @@ fn a_manifest_that_cannot_be_used_is_refused_and_says_why() {
     assert!(short.contains("too short"), "{short}");
     let missing = refused(&|drive| drive.remove("manifest").unwrap());
     assert!(missing.contains("no manifest"), "{missing}");
+}
+
+/// Their checksums are right: another program has written them.
+#[test]
+fn numbers_that_no_folder_comes_to_are_refused() {
+    let forged: [fn(&mut Manifest); 5] = [
+        |it| it.next_segment = u32::MAX,
+        |it| it.generation = u64::MAX,
+        |it| it.journal = u64::MAX,
+        |it| it.written_bytes = u64::MAX,
+        |it| it.open_ms = u64::MAX,
+    ];
+    for forge in forged {
+        let (drive, numbers) = folder();
+        drive.damage("manifest", |bytes| {
+            let mut manifest = Manifest::read(bytes).unwrap();
+            forge(&mut manifest);
+            *bytes = manifest.to_bytes();
+        });
+        let refused = Volume::open(Box::new(drive.clone()), options(), [8; 16]).unwrap_err();
+        assert!(refused.to_string().contains("numbers that no folder comes to"), "{refused}");
+        rebuild_manifest(&drive, &options(), Some([8; 16])).unwrap();
+        assert_has(&open(&drive), numbers);
+    }
+    // A file of such a name is none of ours, and stays.
+    let (drive, numbers) = folder();
+    for name in ["segment-4294967295.data", "journal-18446744073709551615"] {
+        drive.create(name, crate::io::Content::Payload, 0).unwrap();
+    }
+    let volume = open(&drive);
+    assert_has(&volume, numbers);
+    assert!(drive.names().unwrap().contains(&"segment-4294967295.data".to_owned()));
 }
 
 #[test]
