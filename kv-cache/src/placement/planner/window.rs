@@ -41,7 +41,10 @@ impl Default for Horizon {
 #[non_exhaustive]
 pub enum HorizonError {
     /// The window is empty, or longer than what is looked at.
-    #[error("the window has {steps} steps: it can have 1 to {most}")]
+    #[error(
+        "the window has {steps} steps: it can have 1 to {most}, the most that are looked at \
+         (`window_max`)"
+    )]
     Steps {
         /// Steps given.
         steps: u32,

@@ -90,7 +90,10 @@ fn a_horizon_that_is_none_says_why() {
     };
     let normal = Horizon::default();
     for (horizon, said) in [
-        (Horizon { steps: 0, ..normal.clone() }, "the window has 0 steps: it can have 1 to 100"),
+        (
+            Horizon { steps: 0, ..normal.clone() },
+            "the window has 0 steps: it can have 1 to 100, the most",
+        ),
         (Horizon { steps: 101, ..normal.clone() }, "the window has 101 steps"),
         (Horizon { block_tokens: 0, ..normal.clone() }, "a block has 0 tokens"),
         (
