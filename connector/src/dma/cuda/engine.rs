@@ -446,25 +446,30 @@ impl CudaDma {
         error: DriverError,
     ) -> Vec<Result<Checksum, DmaError>> {
         let one = |(payload, result): (&Extent, Result<Checksum, DmaError>)| match result {
-            Err(refused) if !matches!(refused, DmaError::Device { .. }) => Err(refused),
-            Err(_) | Ok(_) => Err(self.unfinished(direction, *payload, error)),
+            Ok(_) => Err(self.unfinished(direction, *payload, error)),
+            // It is counted already.
+            Err(DmaError::Device { .. }) => Err(self.as_unfinished(direction, *payload, error)),
+            Err(refused) => Err(refused),
         };
         payloads.iter().zip(results).map(one).collect()
     }
 
-    /// The same, of one that was handed over.
+    /// The same, of one that was handed over. It is counted.
     pub(super) fn unfinished(
         &self,
         direction: Direction,
         payload: Extent,
         error: DriverError,
     ) -> DmaError {
+        lock(&self.inner.figures).failed_payloads += 1;
+        self.as_unfinished(direction, payload, error)
+    }
+
+    fn as_unfinished(&self, direction: Direction, payload: Extent, error: DriverError) -> DmaError {
+        let reason = reason(error);
         match (direction, &self.inner.way) {
-            (Direction::Store, Way::Straight(_)) => {
-                lock(&self.inner.figures).failed_payloads += 1;
-                DmaError::Unfinished { payload, reason: reason(error) }
-            }
-            _ => self.failed(payload, error),
+            (Direction::Store, Way::Straight(_)) => DmaError::Unfinished { payload, reason },
+            _ => DmaError::Device { payload, reason },
         }
     }
 }
