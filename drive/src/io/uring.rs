@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::{AsRawFd as _, FromRawFd as _};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cxl_shm::clock::SystemClock;
 use io_uring::types::Timespec;
@@ -53,6 +53,7 @@ impl Shared {
 
 impl UringQueue {
     pub(super) fn start() -> io::Result<Self> {
+        let ring = IoUring::new(DEPTH)?;
         // SAFETY: the call has no pointers.
         let bell = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
         if bell < 0 {
@@ -66,32 +67,11 @@ impl UringQueue {
             asleep: AtomicBool::new(false),
             failed: AtomicBool::new(false),
         });
-        let (made, is_made) = mpsc::channel();
-        let of_thread = Arc::clone(&shared);
+        let mut driver = Driver::new(ring, Arc::clone(&shared));
         let thread = std::thread::Builder::new().name("rackline-ring".to_owned());
-        // The thread that makes the ring is the one that may use it.
-        thread.spawn(move || match new_ring() {
-            Ok(ring) => {
-                let mut driver = Driver::new(ring, of_thread);
-                let _submitter_waits = made.send(Ok(()));
-                driver.run();
-            }
-            Err(error) => _ = made.send(Err(error)),
-        })?;
-        is_made.recv().map_err(io::Error::other)??;
+        thread.spawn(move || driver.run())?;
         Ok(Self(shared))
     }
-}
-
-/// A ring of one thread, to which the kernel gives what has ended when the thread asks for it, without
-/// an interrupt of what the thread does: from Linux 6.1 on. Else an ordinary one.
-fn new_ring() -> io::Result<IoUring> {
-    let mut of_one_thread = IoUring::builder();
-    of_one_thread.setup_single_issuer().setup_defer_taskrun();
-    of_one_thread.build(DEPTH).or_else(|error| match error.raw_os_error() {
-        Some(libc::EINVAL) => IoUring::new(DEPTH),
-        _ => Err(error),
-    })
 }
 
 impl Queue for UringQueue {
