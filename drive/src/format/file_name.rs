@@ -7,11 +7,12 @@ pub(crate) const MANIFEST: &str = "manifest";
 /// The root that takes its place.
 pub(crate) const MANIFEST_NEW: &str = "manifest.new";
 
-/// Highest number of a segment, and of a version of its table. No folder lives to write it, so what says
-/// a higher one is none of ours, and the next number is always there.
-pub(crate) const NUMBER_MAX: u32 = u32::MAX / 2;
+/// Highest number of a segment, and of a version of its table, from which a folder counts on when it
+/// finds a file of that name. No folder is used for so long: another program made a file with a higher
+/// number. Names, records and manifests may have twice as much, so each number has next ones.
+pub(crate) const NUMBER_MAX: u32 = u32::MAX / 4;
 /// The same of journals, and of commits.
-pub(crate) const JOURNAL_MAX: u64 = u64::MAX / 2;
+pub(crate) const JOURNAL_MAX: u64 = u64::MAX / 4;
 
 /// A file of a store, by what it has.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -49,9 +50,9 @@ impl FileName {
             }
         };
         let is_possible = match found {
-            Self::Journal(journal) => journal <= JOURNAL_MAX,
-            Self::Data(segment) => segment <= NUMBER_MAX,
-            Self::Table(segment, version) => segment.max(version) <= NUMBER_MAX,
+            Self::Journal(journal) => journal <= 2 * JOURNAL_MAX,
+            Self::Data(segment) => segment <= 2 * NUMBER_MAX,
+            Self::Table(segment, version) => segment.max(version) <= 2 * NUMBER_MAX,
         };
         // Zeros and signs in front make other names of the same number.
         (is_possible && found.to_string() == name).then_some(found)

@@ -71,11 +71,11 @@ impl Manifest {
         bytes
     }
 
-    /// Whether a folder can have come to these numbers: the next ones are there.
+    /// Whether a folder can have come to these numbers. Each of them has a next number.
     pub(crate) fn is_possible(&self) -> bool {
         let Self { generation, journal, written_bytes, open_ms, .. } = *self;
         let highest = generation.max(journal).max(written_bytes).max(open_ms);
-        highest <= JOURNAL_MAX && self.next_segment <= NUMBER_MAX
+        highest <= 2 * JOURNAL_MAX && self.next_segment <= 2 * NUMBER_MAX
     }
 
     /// # Errors

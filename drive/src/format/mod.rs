@@ -17,7 +17,7 @@ mod page;
 mod record;
 
 pub use carried_out::CarriedOut;
-pub(crate) use file_name::{FileName, JOURNAL_MAX, MANIFEST, MANIFEST_NEW};
+pub(crate) use file_name::{FileName, JOURNAL_MAX, MANIFEST, MANIFEST_NEW, NUMBER_MAX};
 pub use layered::{ALL_LAYERS, Encoding, Page};
 pub(crate) use layered::{LAYERS_MAX, read_directory, write_directory};
 pub(crate) use manifest::{Manifest, STORE_UNKNOWN};

@@ -152,7 +152,7 @@ impl Record {
     pub(crate) fn read(bytes: &[u8; RECORD_BYTES]) -> Option<Self> {
         let raw: Raw = bytemuck::pod_read_unaligned(bytes);
         let segment = raw.segment;
-        if segment > NUMBER_MAX || (raw.kind == SEALED && raw.place > NUMBER_MAX) {
+        if segment > 2 * NUMBER_MAX || (raw.kind == SEALED && raw.place > 2 * NUMBER_MAX) {
             return None;
         }
         Some(match raw.kind {

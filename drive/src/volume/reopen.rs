@@ -10,7 +10,9 @@ use super::replay::{Replay, Replayed};
 use super::segment::{Phase, Segment};
 use super::state::State;
 use super::{CAPACITY_BYTES_MIN, Opened, SEGMENT_BYTES_MIN, Volume, VolumeOptions};
-use crate::format::{CarriedOut, FileName, MANIFEST, Manifest, PageError, STORE_UNKNOWN};
+use crate::format::{
+    CarriedOut, FileName, JOURNAL_MAX, MANIFEST, Manifest, NUMBER_MAX, PageError, STORE_UNKNOWN,
+};
 use crate::index::{SEGMENT_PAGES_MAX, SEGMENTS_MAX};
 use crate::io::{Content, Drive, PAGE_BYTES};
 
@@ -241,10 +243,13 @@ impl Volume {
         let mut next_segment = manifest.next_segment;
         for file in files {
             match *file {
-                FileName::Journal(journal) => log.last_journal = log.last_journal.max(journal),
-                FileName::Data(id) | FileName::Table(id, _) => {
+                FileName::Journal(journal) if journal <= JOURNAL_MAX => {
+                    log.last_journal = log.last_journal.max(journal);
+                }
+                FileName::Data(id) | FileName::Table(id, _) if id <= NUMBER_MAX => {
                     next_segment = next_segment.max(id + 1);
                 }
+                _ => {}
             }
         }
         if manifest.journal_pages > 0 && !is_damaged {
@@ -308,7 +313,9 @@ impl Volume {
         };
         named.push(FileName::Data(id));
         let versions = files.iter().filter_map(|file| match file {
-            FileName::Table(segment, version) if *segment == id => Some(*version),
+            FileName::Table(segment, version) if *segment == id && *version <= NUMBER_MAX => {
+                Some(*version)
+            }
             _ => None,
         });
         let pages = self.pages_a_segment();

@@ -8,8 +8,8 @@ use super::replay::{Pages, Replay};
 use super::salvage::replay_all;
 use super::{Loss, OpenVolumeError, Opened, SEGMENT_BYTES_MIN, VolumeOptions};
 use crate::format::{
-    FileName, JOURNAL_MAX, MANIFEST, Manifest, PageError, PageKind, RECORD_BYTES, STORE_UNKNOWN,
-    Seal, seal_pages,
+    FileName, JOURNAL_MAX, MANIFEST, Manifest, NUMBER_MAX, PageError, PageKind, RECORD_BYTES,
+    STORE_UNKNOWN, Seal, seal_pages,
 };
 use crate::io::{Content, Drive, PAGE_BYTES};
 
@@ -72,7 +72,7 @@ pub fn rebuild_manifest(
         replay.adopt_tables(drive, folder, &files);
     }
     let newest = replay.segments.keys().next_back().map_or(0, |segment| segment + 1);
-    manifest.next_segment = manifest.next_segment.max(newest);
+    manifest.next_segment = manifest.next_segment.max(newest.min(2 * NUMBER_MAX));
     write_journal(drive, &mut manifest, &replay)?;
     replace(drive, &manifest)?;
     Ok(Some(replay.losses))
@@ -96,12 +96,17 @@ fn new(
         match name {
             FileName::Data(segment) => {
                 segment_bytes = segment_bytes.max(length_of(drive, name)?);
+                if *segment <= NUMBER_MAX {
+                    manifest.next_segment = manifest.next_segment.max(segment + 1);
+                }
+            }
+            FileName::Table(segment, _) if *segment <= NUMBER_MAX => {
                 manifest.next_segment = manifest.next_segment.max(segment + 1);
             }
-            FileName::Table(segment, _) => {
-                manifest.next_segment = manifest.next_segment.max(segment + 1);
+            FileName::Journal(journal) if *journal <= JOURNAL_MAX => {
+                manifest.journal = manifest.journal.max(*journal);
             }
-            FileName::Journal(journal) => manifest.journal = manifest.journal.max(*journal),
+            FileName::Table(..) | FileName::Journal(_) => {}
         }
     }
     let page = u64::from(PAGE_BYTES);
@@ -181,7 +186,7 @@ fn newest(
     for page in 0.. {
         let Some(bytes) = pages.get(page).map_err(&failed)? else { break };
         match Seal::of(kind, bytes) {
-            // What no folder comes to is of somebody else.
+            // No folder has so many commits: another program wrote the page.
             Ok((_, generation)) if generation > JOURNAL_MAX => {}
             Ok((seal, generation)) => {
                 let before = found.map_or(0, |(_, before)| before);

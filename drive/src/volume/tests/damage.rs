@@ -1,7 +1,7 @@
 //! Damage to any file loses what that part covers, says so, and nothing else.
 
 use super::*;
-use crate::format::{CarriedOut, Manifest};
+use crate::format::{CarriedOut, FileName, JOURNAL_MAX, Manifest, NUMBER_MAX};
 
 /// A folder with 60 blocks in sealed segments and in the journal, some removed.
 fn folder() -> (RecordedDrive, Vec<u64>) {
@@ -215,7 +215,7 @@ fn numbers_that_no_folder_comes_to_are_refused() {
         rebuild_manifest(&drive, &options(), Some([8; 16])).unwrap();
         assert_has(&open(&drive), numbers);
     }
-    // A file of such a name is none of ours, and stays.
+    // Another program's file of such a name stays.
     let (drive, numbers) = folder();
     for name in ["segment-4294967295.data", "journal-18446744073709551615"] {
         drive.create(name, crate::io::Content::Payload, 0).unwrap();
@@ -223,6 +223,31 @@ fn numbers_that_no_folder_comes_to_are_refused() {
     let volume = open(&drive);
     assert_has(&volume, numbers);
     assert!(drive.names().unwrap().contains(&"segment-4294967295.data".to_owned()));
+}
+
+/// The folder counts on from the highest numbers that it takes from files, and can be opened again.
+#[test]
+fn the_highest_numbers_of_files_have_next_ones() {
+    for name in [
+        FileName::Journal(JOURNAL_MAX),
+        FileName::Journal(2 * JOURNAL_MAX),
+        FileName::Data(NUMBER_MAX),
+        FileName::Data(2 * NUMBER_MAX),
+        FileName::Table(0, 2 * NUMBER_MAX),
+    ] {
+        let drive = RecordedDrive::default();
+        drop(open(&drive));
+        drive.create(&name.to_string(), crate::io::Content::Payload, 0).unwrap();
+        for round in 1..4 {
+            let volume = open(&drive);
+            for number in 10 * (round - 1)..10 * round {
+                write(&volume, number).unwrap();
+            }
+            volume.commit().unwrap();
+            drop(volume);
+            assert_has(&open(&drive), 0..10 * round);
+        }
+    }
 }
 
 #[test]
