@@ -114,7 +114,8 @@ impl<'m, B: Backend> SegmentWriter<'m, B> {
         self.look(watch, blocks, now_ms).into_iter().map(|seen| seen.held).collect()
     }
 
-    /// What readers say of `blocks`, each, freshly read. Of holds as [`are_held`](Self::are_held).
+    /// What readers say of each of `blocks`, freshly read: holds, which are a hint as in
+    /// [`are_held`](Self::are_held), and the last use.
     pub(crate) fn look(
         &self,
         watch: &mut HoldWatch,

@@ -21,9 +21,9 @@ pub(crate) const AGAIN_MS: u64 = 1000;
 const TRIED_MAX: usize = 4;
 
 impl<B: Backend> Cache<'_, B> {
-    /// Gives a chunk of a node whose slot nobody has back to the region: of those with the fewest
-    /// blocks, one in which nobody holds anything and that was used longest ago. Returns whether it did. Tries several orphans,
-    /// those first that were left alone for the longest time.
+    /// Gives a chunk of a node whose slot nobody has back to the region: of the chunks with the fewest
+    /// blocks, the chunk that was used longest ago and in which nobody holds anything. Returns whether
+    /// it did. Tries several orphans, first the orphans that were left alone for the longest time.
     ///
     /// Waits for the lock of the chunk table, for at most `timeout_ms` in all; evicts nothing while
     /// that is not available.

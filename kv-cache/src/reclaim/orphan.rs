@@ -111,8 +111,9 @@ impl<'c, 'm, B: Backend> Orphan<'c, 'm, B> {
         }
     }
 
-    /// Of those `chunks` (and how many blocks are in each) with the fewest blocks: the one in which
-    /// nobody holds anything and whose blocks were used longest ago, on average, and its blocks.
+    /// Looks at the `chunks` with the fewest blocks, of which the map has the number. Returns the chunk
+    /// whose blocks were used longest ago, on average, and its blocks. Chunks in which somebody holds
+    /// a block are left out.
     fn coldest(
         &self,
         chunks: BTreeMap<ChunkId, u64>,

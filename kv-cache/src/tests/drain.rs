@@ -6,7 +6,7 @@ use super::*;
 use cxl_shm::units::NodeId;
 
 use crate::identity::Namespace;
-use crate::{Drain, Refusal, Watermarks};
+use crate::{Directive, Drain, Refusal, Watermarks};
 
 fn drain_of(node: u16, asked_ms: u64) -> Drain {
     Drain { node: NodeId(node), asked_ms }
@@ -153,6 +153,13 @@ fn a_drain_is_in_force_until_its_line_is_written_again() {
         assert_eq!(b.drain(clock, drain_of(0, 5)), Ok(1));
         for number in 2..=17 {
             assert_eq!(a.drain_in_force(node), Some((asking, 1)), "before {number}");
+            // The 16th request after the drain warns, unless it ends that drain or asks again.
+            let lost = (number == 17).then_some(node);
+            assert_eq!(b.forgotten_drain(number, &Directive::Clear(None)), lost);
+            assert_eq!(b.forgotten_drain(number, &Directive::Undrain(drain_of(0, 6))), None);
+            assert_eq!(b.forgotten_drain(number, &Directive::Drain(drain_of(0, 6))), None);
+            let other = Directive::Drain(drain_of(1, 6));
+            assert_eq!(b.forgotten_drain(number, &other), lost);
             assert_eq!(b.clear(clock, None).map(drop), Ok(()));
             keep_up(a, clock);
             keep_up(b, clock);

@@ -51,21 +51,20 @@ impl<B: Backend> Cache<'_, B> {
         drained.then_some((asking, number))
     }
 
-    /// Tells of a drain in force whose line directive `number` overwrites.
-    pub(super) fn tell_of_forgotten_drain(&self, number: u64) {
+    /// The node whose drain is in force and loses its line to directive `number`; `None` when there is
+    /// no such node, or `directive` says itself whether that node is drained.
+    pub(crate) fn forgotten_drain(&self, number: u64, directive: &Directive) -> Option<NodeId> {
         let asking = self.member().node();
-        let Some(lost) = number.checked_sub(DIRECTIVES).filter(|lost| *lost > 0) else { return };
-        let line = self.readable_directives(asking, lost - 1, lost).next().flatten();
-        if let Some((_, Directive::Drain(Drain { node, .. }))) = line
-            && self.drain_in_force(node) == Some((asking, lost))
-        {
-            tracing::warn!(
-                %node,
-                "the drain of this node is forgotten at the next start of its host, since \
-                 {DIRECTIVES} other things were asked for after it: ask for it again with `rackline \
-                 drain --node`"
-            );
-        }
+        let lost = number.checked_sub(DIRECTIVES).filter(|lost| *lost > 0)?;
+        let (_, line) = self.readable_directives(asking, lost - 1, lost).next()??;
+        let Directive::Drain(Drain { node, .. }) = line else { return None };
+        let is_of_node = |drain: &Drain| drain.node == node;
+        let is_asked_anew = match directive {
+            Directive::Drain(drain) | Directive::Undrain(drain) => is_of_node(drain),
+            _ => false,
+        };
+        let is_lost = !is_asked_anew && self.drain_in_force(node) == Some((asking, lost));
+        is_lost.then_some(node)
     }
 }
 

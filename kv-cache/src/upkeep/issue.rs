@@ -57,7 +57,14 @@ impl<B: Backend> Cache<'_, B> {
                 return Err(DirectiveError::Unanswered { node });
             }
             self.mend_directives(heap);
-            self.tell_of_forgotten_drain(number);
+            if let Some(node) = self.forgotten_drain(number, &directive) {
+                tracing::warn!(
+                    %node,
+                    "the drain of this node is forgotten at the next start of its host, since \
+                     {DIRECTIVES} other things were asked for after it: ask for it again with \
+                     `rackline drain --node`"
+                );
+            }
             let lost = lost_line(heap, number);
             // The line before the count: a loss of power between them leaves no count of a line
             // that nobody can read, for which every owner would wait.

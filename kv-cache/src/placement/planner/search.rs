@@ -233,7 +233,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// All requests are chosen for: simulates the choice. Says no where that was stopped.
+    /// All requests are chosen for: simulates the choice. Returns `false` when the search was stopped
+    /// before it was known whether the choice fits.
     fn finish(&mut self, proceed: &mut dyn FnMut() -> bool) -> bool {
         let offloaded: Vec<_> = self.chosen.iter().map(|&choice| self.space[choice]).collect();
         if self.model.memory == MemoryModel::Paper && !fits(self.batch, &offloaded) {
@@ -268,8 +269,9 @@ impl<'a> Search<'a> {
 }
 
 impl Growth<'_> {
-    /// Whether these layers leave enough room in each step before the last; `None` where the search
-    /// was stopped. Smaller requests need no less by PLAN-M2: their streams run further ahead.
+    /// Whether these layers leave enough room in each step before the last; `None` when the search was
+    /// stopped. By PLAN-M1 smaller requests need less memory. By PLAN-M2 they may need more, because
+    /// their streams run further ahead: each step is simulated.
     fn fits(
         self,
         offloaded: &[&[u16]],
