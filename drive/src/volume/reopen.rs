@@ -221,7 +221,8 @@ impl Volume {
         files: &[FileName],
         mut replay: Replay,
     ) -> Result<(Arc<Self>, Vec<FileName>), OpenVolumeError> {
-        let is_damaged = !replay.losses.is_empty() || manifest.journal_pages == 0;
+        let journal_pages = replay.journal_pages;
+        let is_damaged = !replay.losses.is_empty() || journal_pages == 0;
         let adopted = match is_damaged {
             true => replay.adopt_tables(&*drive, manifest.folder, files),
             false => Vec::new(),
@@ -230,8 +231,8 @@ impl Volume {
             generation: manifest.generation,
             journal: manifest.journal,
             file: None,
-            pages: manifest.journal_pages,
-            first_pages: manifest.journal_pages,
+            pages: journal_pages,
+            first_pages: journal_pages,
             last_journal: manifest.journal,
             leftovers: adopted.clone(),
             written_bytes: manifest.written_bytes,
@@ -252,7 +253,7 @@ impl Volume {
                 _ => {}
             }
         }
-        if manifest.journal_pages > 0 && !is_damaged {
+        if !is_damaged {
             let name = FileName::Journal(manifest.journal).to_string();
             log.file = drive.open(&name, Content::Records).ok();
         }
@@ -261,7 +262,7 @@ impl Volume {
             replay.segments.values().map(|it| 1 + it.blocks.len() + it.removed.len()).sum();
         log.first_pages = log.first_pages.min(pages_for(records));
         let in_force = InForce {
-            journal_pages: manifest.journal_pages,
+            journal_pages,
             written_bytes: manifest.written_bytes,
             counted_payload: 0,
             // Removals may be among what is lost (DRIVE-C1).

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use super::journal::pages_for;
 use super::reopen::Loss;
 use super::{Opened, offset_of};
 use crate::format::{BlockRecord, FileName, Manifest, PageKind, Record, Seal};
@@ -23,11 +24,14 @@ pub(super) struct Replayed {
 pub(super) struct Replay {
     pub(super) segments: BTreeMap<u32, Replayed>,
     pub(super) losses: Vec<Loss>,
+    /// Pages that the journal has, of those that the manifest names.
+    pub(super) journal_pages: u32,
 }
 
 impl Replay {
     /// Reads the journal that `manifest` names, as far as it counts. A page that is damaged loses
-    /// what it says, and no more.
+    /// what it says, and no more. A table with more pages than records of its segment can take is
+    /// not believed: pages of tables are counted before these are read.
     ///
     /// # Errors
     /// The system's, when the drive does not answer.
@@ -47,6 +51,8 @@ impl Replay {
             Err(error) => return Err(error),
         };
         let mut pages = Pages::new(drive, file.file)?;
+        let pages_a_segment = manifest.segment_bytes / u64::from(PAGE_BYTES);
+        let table_pages_max = pages_for(usize::try_from(pages_a_segment).unwrap_or(usize::MAX));
         for page in 0..journal_pages {
             let seal = Seal { kind: PageKind::Journal, folder, file: journal, page };
             let lost = |cause: String| Loss::JournalPage { journal, page, cause };
@@ -54,10 +60,16 @@ impl Replay {
                 replay.losses.push(lost("the file ends before".to_owned()));
                 break;
             };
+            replay.journal_pages = page + 1;
             match seal.check(bytes) {
                 Ok((count, its)) if its <= generation => {
                     for record in Record::all_in(bytes, count) {
                         match record {
+                            Some(Record::Sealed { table_pages, .. })
+                                if table_pages > table_pages_max =>
+                            {
+                                replay.losses.push(lost("a table that is too long".to_owned()));
+                            }
                             Some(record) => replay.apply(record),
                             None => replay.losses.push(lost("an unknown record".to_owned())),
                         }

@@ -1,7 +1,10 @@
 //! Damage to any file loses what that part covers, says so, and nothing else.
 
 use super::*;
-use crate::format::{CarriedOut, FileName, JOURNAL_MAX, Manifest, NUMBER_MAX};
+use crate::format::{
+    CarriedOut, FileName, HEADER_BYTES, JOURNAL_MAX, MANIFEST, Manifest, NUMBER_MAX, PageKind,
+    RECORD_BYTES, Record, Seal,
+};
 
 /// A folder with 60 blocks in sealed segments and in the journal, some removed.
 fn folder() -> (RecordedDrive, Vec<u64>) {
@@ -264,4 +267,56 @@ fn a_folder_to_read_stays_as_it_is() {
     // A writer removes what nothing names.
     open(&drive);
     assert!(!drive.names().unwrap().contains(&"segment-999.data".to_owned()));
+}
+
+/// Changes the manifest of a folder, with a checksum that fits.
+fn forge_manifest(drive: &RecordedDrive, forge: impl FnOnce(&mut Manifest)) {
+    drive.damage(MANIFEST, |bytes| {
+        let mut manifest = Manifest::read(bytes).unwrap();
+        forge(&mut manifest);
+        *bytes = manifest.to_bytes();
+    });
+}
+
+#[test]
+fn a_journal_is_no_longer_than_its_file() {
+    let (drive, numbers) = folder();
+    forge_manifest(&drive, |manifest| manifest.journal_pages = u32::MAX);
+    let volume = open(&drive);
+    assert!(matches!(volume.losses()[..], [Loss::JournalPage { .. }]), "{:?}", volume.losses());
+    assert_eq!(whole(&volume), numbers);
+    write(&volume, 100).unwrap();
+    volume.commit().unwrap();
+    assert_eq!(open(&drive).losses(), []);
+}
+
+#[test]
+fn a_table_is_no_longer_than_its_segment_can_need() {
+    let (drive, numbers) = folder();
+    let mut forged = false;
+    for name in files(&drive, "journal") {
+        drive.damage(&name, |bytes| {
+            for page in bytes.chunks_exact_mut(PAGE as usize) {
+                let Ok((seal, generation)) = Seal::of(PageKind::Journal, page) else { continue };
+                let (count, _) = seal.check(page).unwrap();
+                let records: Vec<_> = Record::all_in(page, count).flatten().collect();
+                let places = page[HEADER_BYTES..].as_chunks_mut::<RECORD_BYTES>().0.iter_mut();
+                for (mut record, place) in records.into_iter().zip(places) {
+                    if let Record::Sealed { table_pages, .. } = &mut record {
+                        forged = true;
+                        *table_pages = u32::MAX;
+                    }
+                    *place = record.to_bytes();
+                }
+                seal.put(page, count, generation);
+            }
+        });
+    }
+    assert!(forged, "the journal names a table");
+    let volume = open(&drive);
+    assert!(volume.losses().iter().any(|loss| loss.to_string().contains("too long")));
+    assert!(whole(&volume).len() >= numbers.len());
+    write(&volume, 100).unwrap();
+    volume.commit().unwrap();
+    volume.check().unwrap();
 }
