@@ -42,8 +42,8 @@ pub(crate) struct Collected {
     pub(crate) waits_ns: Vec<u64>,
     pub(crate) tokens: u64,
     pub(crate) rejected: u64,
-    /// Tokens that rejected requests did not get.
-    pub(crate) rejected_tokens: u64,
+    /// Times between two tokens that rejected requests did not get.
+    pub(crate) rejected_times: u64,
     pub(crate) pauses: u64,
     pub(crate) stall_ns: u64,
     pub(crate) iteration_ns: u64,
@@ -67,7 +67,7 @@ impl Collected {
             tokens: self.tokens,
             served: self.tpot_ns.len() as u64,
             rejected: self.rejected,
-            tbt_attainment_percent: kept(&self.gaps_ns, self.rejected_tokens),
+            tbt_attainment_percent: kept(&self.gaps_ns, self.rejected_times),
             tpot_attainment_percent: kept(&self.tpot_ns, self.rejected),
             tbt_p50_ms: ms(percentile(&self.gaps_ns, 50)),
             tbt_p95_ms: ms(percentile(&self.gaps_ns, 95)),

@@ -199,8 +199,9 @@ pub fn simulate(
         for id in &decided.rejected {
             decides.finish(*id);
             run.collected.rejected += 1;
-            let left = run.live.remove(id).map(|it| it.request.output_tokens - it.computed);
-            run.collected.rejected_tokens += left.unwrap_or(0);
+            // A token has a time to the token before it, but for the first of an answer.
+            let times = |it: Live| it.request.output_tokens - it.computed.max(1);
+            run.collected.rejected_times += run.live.remove(id).map_or(0, times);
         }
         if !decided.batch.is_empty() {
             let (measured, finished) = run.iteration(&decided)?;

@@ -25,13 +25,21 @@ pub struct Request {
     pub slo_layer_times: Option<Ratio<u64>>,
     /// Tokens of the request that are computed and not yet released.
     pub deposit_tokens: u32,
+    /// How long ago the last token was released, in layer times: the next one is due that much sooner.
+    pub since_release: Ratio<u64>,
 }
 
 impl Request {
     /// A request of so many blocks a layer, of which the last is full, without an SLO.
     #[must_use]
     pub const fn new(blocks_per_layer: u64) -> Self {
-        Self { blocks_per_layer, free_tokens: 0, slo_layer_times: None, deposit_tokens: 0 }
+        Self {
+            blocks_per_layer,
+            free_tokens: 0,
+            slo_layer_times: None,
+            deposit_tokens: 0,
+            since_release: Ratio::new_raw(0, 1),
+        }
     }
 }
 

@@ -68,6 +68,12 @@ impl<T: Clone + Ord + Add<Output = T>> Deposit<T> {
         self.ready.len()
     }
 
+    /// When the last token was released; `None` before the first.
+    #[must_use]
+    pub const fn released_at(&self) -> Option<&T> {
+        self.released_at.as_ref()
+    }
+
     /// Tokens that were late.
     #[must_use]
     pub const fn late(&self) -> u64 {

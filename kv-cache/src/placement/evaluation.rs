@@ -6,7 +6,7 @@ use num_rational::{BigRational, Ratio};
 use super::edf;
 use super::equal_share;
 use super::exact::Exact;
-use super::memory::{buffer_blocks, resident_blocks};
+use super::memory::{paper_blocks, resident_blocks};
 use super::stream::Stream;
 use super::timeline::{Unwatched, Watch};
 use super::{Batch, Discipline, MemoryModel, Model, Placement, PlacementError, Request};
@@ -87,15 +87,12 @@ pub(super) fn cost<W: Watch>(
     model: Model,
     watch: &mut W,
 ) -> Evaluation {
-    let (requests, layers) = (batch.requests(), batch.layers());
-    let each = || offloaded.iter().copied();
     let (stall_blocks, peak) = stall_and_peak(batch, offloaded, model, watch);
-    let resident = resident_blocks(layers, requests, each());
-    let buffer = match model.memory {
-        MemoryModel::Paper => buffer_blocks(layers, requests, each()),
-        MemoryModel::Safe => peak,
+    let resident = resident_blocks(batch, offloaded);
+    let memory_blocks = match model.memory {
+        MemoryModel::Paper => paper_blocks(batch, offloaded),
+        MemoryModel::Safe => resident + peak,
     };
-    let memory_blocks = resident + buffer;
     Evaluation {
         stall_blocks,
         moved_blocks: batch.all_blocks() - resident,

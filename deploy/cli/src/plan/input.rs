@@ -85,6 +85,7 @@ fn task(input: Input) -> Result<Task> {
         free_tokens: given.free_tokens,
         slo_layer_times: given.slo_layer_times.map(|slo| slo.0),
         deposit_tokens: given.deposit_tokens,
+        ..Request::new(given.blocks_per_layer)
     };
     let requests = input.requests.into_iter().map(request).collect();
     let link = input.link_blocks_per_layer.0;

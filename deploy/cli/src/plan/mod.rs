@@ -184,7 +184,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 fn evaluated(task: &Task, placements: &[Placement], options: &Options) -> Result<Answer> {
     let (batch, model) = (&task.batch, options.model());
     let cost = evaluate(batch, placements, model)?;
-    let window = window_steps(batch, placements, model, &task.horizon)?;
+    let window = window_steps(batch, placements, model, &task.horizon, &mut in_time(options))?;
     let (memory, room) = (cost.memory_blocks, batch.gpu_blocks());
     let feasible = window.steps >= task.horizon.steps;
     let reason = if !cost.feasible {
@@ -222,9 +222,7 @@ fn planned(task: &Task, options: &Options) -> Result<Answer> {
     let space = if options.full { Space::Full } else { Space::DistanceDriven };
     let model = options.model();
     let goal = placement::Options { model, space, horizon: task.horizon.clone() };
-    let clock = SystemClock::start();
-    let end_ms = clock.now_ms().saturating_add(options.limit_ms);
-    let outcome = placement::plan(&task.batch, &goal, &mut || clock.now_ms() < end_ms)?;
+    let outcome = placement::plan(&task.batch, &goal, &mut in_time(options))?;
     let none = |window_steps, reason: String| Answer {
         feasible: false,
         stall_blocks: None,
@@ -262,12 +260,19 @@ fn planned(task: &Task, options: &Options) -> Result<Answer> {
         _ => none(
             0,
             format!(
-                "the search was stopped after {} ms without a plan: give it more time with \
-                 --limit-ms",
+                "the search was stopped after {} ms without a plan that holds: give it more time \
+                 with --limit-ms",
                 options.limit_ms
             ),
         ),
     })
+}
+
+/// Says whether there is time left, from now on.
+fn in_time(options: &Options) -> impl FnMut() -> bool {
+    let clock = SystemClock::start();
+    let end_ms = clock.now_ms().saturating_add(options.limit_ms);
+    move || clock.now_ms() < end_ms
 }
 
 /// The batch for which the plan was made: that of the last step of its window.

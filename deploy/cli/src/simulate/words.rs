@@ -1,6 +1,6 @@
 //! Tables of a simulation.
 
-use rackline_simulate::{Figures, Settings};
+use rackline_simulate::{Figures, Lengths, Settings};
 
 use super::{Made, Runs};
 use crate::output::{say, show};
@@ -19,9 +19,13 @@ const MEASURES: [Measure; 5] = [
 pub(super) fn runs(runs: &Runs<'_>, settings: &Settings) {
     let (prompt, output) = settings.lengths.means();
     say!(
-        "{}: {} requests of {prompt} + {output} tokens on average, load {}, batches of up to {}",
+        "{}: {} requests of {prompt} + {output} tokens on average{}, load {}, batches of up to {}",
         runs.profile,
         settings.requests,
+        match settings.lengths {
+            Lengths::Drawn { .. } => " before long ones are cut",
+            Lengths::Traced(_) => "",
+        },
         settings.load,
         settings.batch_max,
     );

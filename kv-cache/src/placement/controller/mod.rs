@@ -16,7 +16,12 @@
 //! - **PLAN-C5** A request that does not fit alone is rejected. A request that fits alone runs, also
 //!   when its tokens are late, or it will not fit any more before the horizon ends: a late token is
 //!   better than none.
-//! - **PLAN-C6** At most [`REQUESTS_MAX`] requests run. Others wait, as if they were paused.
+//! - **PLAN-C6** At most [`REQUESTS_MAX`] requests run. Others wait, as if they were paused. When one
+//!   of these has waited long enough (PLAN-C4), a running request is paused for it.
+//! - **PLAN-C7** A promise that is shorter than an iteration without stalls does not count for a plan:
+//!   no pause of others keeps it.
+//! - **PLAN-C8** A request that no batch can have is rejected. Requests that are too large together, so
+//!   that their blocks cannot be counted, count as requests that do not fit.
 
 mod profile;
 mod requests;
@@ -28,8 +33,8 @@ pub use self::profile::Measured;
 use self::profile::Profile;
 use self::requests::Entry;
 use super::{
-    BLOCKS_MAX, Batch, Horizon, Infeasible, Model, Options, Outcome, Placement, PlanError,
-    REQUESTS_MAX, Space, evaluate, plan,
+    BLOCKS_MAX, Batch, BatchError, Horizon, HorizonError, Infeasible, Model, Options, Outcome,
+    Placement, PlanError, REQUESTS_MAX, Request, Space, evaluate, plan,
 };
 
 /// The machine, and how it is to be used.
@@ -73,7 +78,8 @@ impl Policy {
 /// A request that is to decode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Job {
-    /// Its name: no two requests have the same.
+    /// Its name. No two requests have the same at one time. A name may be used again when its request
+    /// is over.
     pub id: u64,
     /// Tokens whose KV exists.
     pub tokens: u64,
@@ -144,6 +150,8 @@ pub struct Controller {
     /// In the order in which they were paused.
     paused: Vec<Entry>,
     changed: bool,
+    /// When the last iteration ended, or the last tokens were released.
+    now_ns: u64,
     /// Iterations for which the plan still holds.
     window_left: u32,
 }
@@ -155,7 +163,7 @@ impl Controller {
         let block_ns = expected.block_ns.unwrap_or(1).max(1);
         let profile = Profile::new(expected.layer_ns.max(1), block_ns, policy.measurements.max(1));
         let (running, paused) = (Vec::new(), Vec::new());
-        Self { policy, profile, running, paused, changed: false, window_left: 0 }
+        Self { policy, profile, running, paused, changed: false, now_ns: 0, window_left: 0 }
     }
 
     /// A request came. It runs from the next decision on, if there is room.
@@ -178,8 +186,10 @@ impl Controller {
         self.changed |= before > self.running.len() + self.paused.len();
     }
 
-    /// An iteration ended at `now_ns`: each running request has one more token.
+    /// An iteration ended at `now_ns`: each request that the last decision had in the batch has one more
+    /// token.
     pub fn stepped(&mut self, now_ns: u64, measured: Measured) {
+        self.now_ns = now_ns;
         self.profile.add(measured);
         self.window_left = self.window_left.saturating_sub(1);
         for entry in &mut self.running {
@@ -192,12 +202,14 @@ impl Controller {
 
     /// The tokens that readers are to have now, as request and count (PLAN-D1).
     pub fn release(&mut self, now_ns: u64) -> Vec<(u64, usize)> {
+        self.now_ns = self.now_ns.max(now_ns);
         let all = self.running.iter_mut().chain(&mut self.paused);
         let released = all.map(|entry| (entry.job.id, entry.release(now_ns)));
         released.filter(|(_, tokens)| *tokens > 0).collect()
     }
 
-    /// The requests of the batch.
+    /// The requests of the batch, in the order that decides between two layers that are due at the
+    /// same time ([`Discipline::Edf`](super::Discipline::Edf)).
     pub fn running(&self) -> impl Iterator<Item = u64> {
         self.running.iter().map(|entry| entry.job.id)
     }
@@ -217,21 +229,34 @@ impl Controller {
     /// What to do before the next iteration. `proceed` may stop the search for a plan early.
     ///
     /// # Errors
-    /// The policy, or a request, is beyond what can be planned.
+    /// The policy is beyond what can be planned, for whatever requests.
     pub fn decide(&mut self, proceed: &mut dyn FnMut() -> bool) -> Result<Decision, PlanError> {
-        let Some(trigger) = self.trigger() else { return self.room_for_growth() };
+        let trigger = match self.trigger() {
+            Some(trigger) => trigger,
+            None => match self.room_for_growth() {
+                // The requests have grown beyond what can be counted (PLAN-C8).
+                Err(PlanError::Batch(BatchError::TooManyBlocks)) => Trigger::WindowEnd,
+                decision => return decision,
+            },
+        };
         let (layer_ns, block_ns) = self.profile.plan_with();
         let link = link(layer_ns, block_ns);
         let mut actions = Vec::new();
         let mut removed = false;
         let mut found = None;
+        self.reject_impossible(layer_ns, link, &mut actions)?;
         self.end_pauses(&mut actions);
         while !self.running.is_empty() && found.is_none() {
             let outcome = match self.planned(&self.running, layer_ns, link, proceed)? {
                 // Of any reason, which may be one of later steps (PLAN-C5).
                 Outcome::Infeasible(_) if self.running.len() == 1 => {
                     removed = true;
-                    self.planned_late(layer_ns, link)?
+                    self.planned_late(layer_ns, link, &mut || true)?
+                }
+                // What fits is taken, and the next decision searches again.
+                Outcome::Stopped => {
+                    removed = true;
+                    self.planned_late(layer_ns, link, &mut || false)?
                 }
                 outcome => outcome,
             };
@@ -281,6 +306,35 @@ impl Controller {
         Ok(decision)
     }
 
+    /// Rejects requests that no batch can have (PLAN-C5), before they are in one.
+    ///
+    /// # Errors
+    /// No request can be planned for: the policy is wrong.
+    fn reject_impossible(
+        &mut self,
+        layer_ns: u64,
+        link: Ratio<u64>,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), PlanError> {
+        let is_new = |entry: &&Entry| !entry.is_placed();
+        let mut bad = Vec::new();
+        for entry in self.running.iter().chain(&self.paused).filter(is_new) {
+            if entry.job.slo_ns == Some(0) {
+                bad.push((entry.job.id, "its promise is 0 ns: a token takes longer".to_owned()));
+            } else if let Err(error) = self.batch(std::slice::from_ref(entry), layer_ns, link) {
+                let (layers, gpu_blocks) = (self.policy.layers.into(), self.policy.gpu_blocks);
+                Batch::new(layers, link, gpu_blocks, vec![Request::new(1)])?;
+                bad.push((entry.job.id, error.to_string()));
+            }
+        }
+        for (id, reason) in bad {
+            self.running.retain(|entry| entry.job.id != id);
+            self.paused.retain(|entry| entry.job.id != id);
+            actions.push(Action::Reject { id, reason: Infeasible::Request(reason) });
+        }
+        Ok(())
+    }
+
     /// Whether requests wait, and nothing runs.
     const fn is_idle(&self) -> bool {
         self.running.is_empty() && !self.paused.is_empty()
@@ -306,8 +360,12 @@ impl Controller {
         let most = self.policy.pause_steps_max;
         while let Some(first) = self.paused.first()
             && (first.paused_for >= most || self.running.is_empty())
-            && self.running.len() < REQUESTS_MAX
         {
+            if self.running.len() >= REQUESTS_MAX {
+                // PLAN-C6.
+                let Some((victim, _)) = self.victim() else { return };
+                self.pause(victim, actions);
+            }
             self.resume_first(actions);
         }
     }
@@ -327,12 +385,7 @@ impl Controller {
             return;
         }
         if let Some((victim, _)) = self.victim() {
-            let mut entry = self.running.remove(victim);
-            if entry.is_placed() {
-                actions.push(Action::Pause(entry.job.id));
-            }
-            entry.pause(self.policy.layers);
-            self.paused.push(entry);
+            self.pause(victim, actions);
         } else if let Some(mut last) = self.running.pop() {
             // All have just resumed, or waited long. The last in the queue goes back to its front.
             let id = last.job.id;
@@ -346,6 +399,15 @@ impl Controller {
             }
             self.paused.insert(0, last);
         }
+    }
+
+    fn pause(&mut self, running: usize, actions: &mut Vec<Action>) {
+        let mut entry = self.running.remove(running);
+        if entry.is_placed() {
+            actions.push(Action::Pause(entry.job.id));
+        }
+        entry.pause(self.policy.layers);
+        self.paused.push(entry);
     }
 
     /// The request to pause (PLAN-C2). Of equal ones the request that came last.
@@ -369,15 +431,28 @@ impl Controller {
         let horizon = self.policy.horizon.clone();
         let options = Options { model: self.policy.model, space: Space::DistanceDriven, horizon };
         let is_alone = entries.len() == 1;
-        plan(&self.batch(entries, layer_ns, link)?, &options, &mut || is_alone || proceed())
+        let batch = self.batch(entries, layer_ns, link);
+        match batch.and_then(|batch| plan(&batch, &options, &mut || is_alone || proceed())) {
+            // PLAN-C8.
+            Err(
+                error @ (PlanError::Batch(BatchError::TooManyBlocks)
+                | PlanError::Horizon(HorizonError::Grown(_))),
+            ) => Ok(Outcome::Infeasible(Infeasible::Request(error.to_string()))),
+            outcome => outcome,
+        }
     }
 
-    /// The best plan for the only request, for one step, however late its tokens are (PLAN-C5).
-    fn planned_late(&self, layer_ns: u64, link: Ratio<u64>) -> Result<Outcome, PlanError> {
+    /// The best plan for one step, however late its tokens are (PLAN-C5).
+    fn planned_late(
+        &self,
+        layer_ns: u64,
+        link: Ratio<u64>,
+        proceed: &mut dyn FnMut() -> bool,
+    ) -> Result<Outcome, PlanError> {
         let tolerated = Ratio::from_integer(1);
-        let horizon = Horizon { steps: 1, tolerated, ..self.policy.horizon.clone() };
+        let horizon = Horizon { steps: 1, steps_max: 1, tolerated, ..self.policy.horizon.clone() };
         let options = Options { model: self.policy.model, space: Space::DistanceDriven, horizon };
-        plan(&self.batch(&self.running, layer_ns, link)?, &options, &mut || true)
+        plan(&self.batch(&self.running, layer_ns, link)?, &options, proceed)
     }
 
     fn batch(
@@ -386,7 +461,8 @@ impl Controller {
         layer_ns: u64,
         link: Ratio<u64>,
     ) -> Result<Batch, PlanError> {
-        let requests = entries.iter().map(|entry| entry.request(&self.policy, layer_ns)).collect();
+        let request = |entry: &Entry| entry.request(&self.policy, layer_ns, self.now_ns);
+        let requests = entries.iter().map(request).collect();
         let (layers, gpu_blocks) = (self.policy.layers.into(), self.policy.gpu_blocks);
         Ok(Batch::new(layers, link, gpu_blocks, requests)?)
     }

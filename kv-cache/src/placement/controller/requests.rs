@@ -17,6 +17,8 @@ pub(super) struct Entry {
     unpaced: usize,
     /// Where its KV is; `None` before its first iteration.
     placement: Option<Placement>,
+    /// Whether it is in the iterations that run: a decision has placed it.
+    in_batch: bool,
     /// Of a paused request: layers that are on the GPU, ascending.
     kept: Vec<u16>,
     /// Whether it was paused before the decision that is being made.
@@ -35,6 +37,7 @@ impl Entry {
             deposit: job.slo_ns.map(|slo_ns| Deposit::new(slo_ns.min(SLO_NS_MAX))),
             unpaced: 0,
             placement: None,
+            in_batch: false,
             kept: Vec::new(),
             resumed: false,
             paused_for: 0,
@@ -42,8 +45,11 @@ impl Entry {
         }
     }
 
-    /// An iteration ended.
+    /// An iteration ended. A request that came during it was not in it.
     pub(super) fn ran(&mut self, now_ns: u64) {
+        if !self.in_batch {
+            return;
+        }
         self.job.tokens += 1;
         self.protected_for = self.protected_for.saturating_sub(1);
         match &mut self.deposit {
@@ -77,16 +83,30 @@ impl Entry {
         self.job.tokens / u64::from(policy.horizon.block_tokens.max(1)) + 1
     }
 
-    /// What the planner is to know.
-    pub(super) fn request(&self, policy: &Policy, layer_ns: u64) -> Request {
+    /// What the planner is to know at `now_ns`.
+    pub(super) fn request(&self, policy: &Policy, layer_ns: u64, now_ns: u64) -> Request {
         let block_tokens = u64::from(policy.horizon.block_tokens.max(1));
         let free = block_tokens - 1 - self.job.tokens % block_tokens;
+        let shortest_ns = layer_ns.saturating_mul(policy.layers.into());
+        // PLAN-C7.
+        let slo_ns = self.job.slo_ns.filter(|slo_ns| *slo_ns >= shortest_ns);
         Request {
             blocks_per_layer: self.blocks(policy),
             free_tokens: u32::try_from(free).unwrap_or(u32::MAX),
-            slo_layer_times: self.job.slo_ns.map(|slo_ns| Ratio::new(slo_ns, layer_ns)),
+            slo_layer_times: slo_ns.map(|slo_ns| Ratio::new(slo_ns, layer_ns)),
             deposit_tokens: u32::try_from(self.deposited()).unwrap_or(u32::MAX),
+            since_release: Ratio::new(self.since_release(shortest_ns, now_ns), layer_ns),
         }
+    }
+
+    /// Nanoseconds since the last token was released. 0 where the next token is late in any case, as
+    /// the next iteration takes `shortest_ns` at least: the delay counts once (PLAN-D2).
+    fn since_release(&self, shortest_ns: u64, now_ns: u64) -> u64 {
+        let released_at = self.deposit.as_ref().and_then(|deposit| deposit.released_at().copied());
+        let since_ns = released_at.map_or(0, |at| now_ns.saturating_sub(at));
+        let slo_ns = self.job.slo_ns.unwrap_or(0).min(SLO_NS_MAX);
+        let due_ns = u128::from(slo_ns) * (self.deposited() as u128 + 1);
+        if u128::from(since_ns) + u128::from(shortest_ns) <= due_ns { since_ns } else { 0 }
     }
 
     /// The plan for it, told to the engine when it is a new one.
@@ -97,6 +117,7 @@ impl Entry {
             actions.push(Action::Place { id, placement: placement.clone() });
             self.placement = Some(placement);
         }
+        self.in_batch = true;
         self.resumed = false;
         self.paused_for = 0;
         self.kept.clear();
@@ -108,6 +129,7 @@ impl Entry {
 
     /// Takes it out of the batch, with its KV where it is.
     pub(super) fn pause(&mut self, layers: u16) {
+        self.in_batch = false;
         self.paused_for = 0;
         self.protected_for = 0;
         if let Some(placement) = &self.placement {

@@ -7,7 +7,7 @@ use minicbor::{Decoder, Encoder};
 use super::moves::{Installed, Whereabouts};
 
 /// The first number of a message. Another form of the message has another one.
-const FORM: u8 = 1;
+const FORM: u8 = 2;
 
 /// Requests that run or are paused, at most: a message with more is none.
 const REQUESTS_TOLD_MAX: usize = 1 << 16;
@@ -77,7 +77,7 @@ impl PlanMessage {
         let requests = &self.installed.requests;
         to.u8(FORM)?.u64(self.version)?.u16(self.layers)?.array(requests.len() as u64)?;
         for (id, at) in requests {
-            to.u64(*id)?.bool(at.running)?.array(at.offloaded.len() as u64)?;
+            to.u64(*id)?.u64(at.since)?.bool(at.running)?.array(at.offloaded.len() as u64)?;
             for layer in &at.offloaded {
                 to.u16(*layer)?;
             }
@@ -105,6 +105,9 @@ impl PlanMessage {
             }
             last = Some(id);
             let at = whereabouts(&mut from, layers)?;
+            if !(1..=version).contains(&at.since) {
+                return Err(invalid(format!("plan {} told of request {id} first", at.since)));
+            }
             installed.requests.insert(id, at);
         }
         match bytes.len() - from.position() {
@@ -115,6 +118,7 @@ impl PlanMessage {
 }
 
 fn whereabouts(from: &mut Decoder<'_>, layers: u16) -> Result<Whereabouts, MessageError> {
+    let since = from.u64()?;
     let running = from.bool()?;
     let mut offloaded = BTreeSet::new();
     for _ in 0..length(from, layers.into())? {
@@ -125,7 +129,7 @@ fn whereabouts(from: &mut Decoder<'_>, layers: u16) -> Result<Whereabouts, Messa
         }
         offloaded.insert(layer);
     }
-    Ok(Whereabouts { running, offloaded })
+    Ok(Whereabouts { since, running, offloaded })
 }
 
 /// The length of a list, which has at most `most` entries.

@@ -13,6 +13,9 @@ pub struct Installed {
 /// Where the KV of one request is.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Whereabouts {
+    /// The number of the plan that told of the request first; 0 before one has. A request with the same
+    /// name and another number is another request.
+    pub(super) since: u64,
     /// Whether the request is in the batch; else it is paused.
     pub(super) running: bool,
     /// Layers that lie in the pool, counted from 1.
@@ -44,6 +47,7 @@ impl Installed {
     pub fn of(request: u64, placement: &Placement) -> Self {
         let mut installed = Self::default();
         installed.apply(&Action::Place { id: request, placement: placement.clone() });
+        installed.number(1);
         installed
     }
 
@@ -57,7 +61,8 @@ impl Installed {
             }
             Action::Place { id, placement } => {
                 let offloaded = placement.offloaded().iter().copied().collect();
-                self.requests.insert(*id, Whereabouts { running: true, offloaded });
+                let since = self.requests.get(id).map_or(0, |at| at.since);
+                self.requests.insert(*id, Whereabouts { since, running: true, offloaded });
             }
             Action::Reject { id, .. } => self.forget(*id),
         }
@@ -66,6 +71,12 @@ impl Installed {
     /// The request is over: its KV is nowhere any more.
     pub fn forget(&mut self, request: u64) {
         self.requests.remove(&request);
+    }
+
+    /// Numbers the requests of which no plan has told, before the plan `version` does.
+    pub(super) fn number(&mut self, version: u64) {
+        let new = self.requests.values_mut().filter(|at| at.since == 0);
+        new.for_each(|at| at.since = version);
     }
 
     /// The requests of the batch, with their placements, by their names.
@@ -89,7 +100,8 @@ impl Installed {
         let mut leaving = Vec::new();
         let mut coming = Vec::new();
         for (&request, at) in &next.requests {
-            let before = self.requests.get(&request).map_or(&nowhere, |before| &before.offloaded);
+            let before = self.requests.get(&request).filter(|before| before.since == at.since);
+            let before = before.map_or(&nowhere, |before| &before.offloaded);
             let leave = at.offloaded.difference(before);
             leaving.extend(leave.map(|&layer| Move::Leave { request, layer }));
             let come = before.difference(&at.offloaded);

@@ -82,6 +82,7 @@ impl Lead {
     ) -> Result<(Decision, Option<PlanMessage>), PlanError> {
         let decision = self.controller.decide(proceed)?;
         decision.actions.iter().for_each(|action| self.installed.apply(action));
+        self.installed.number(self.version + 1);
         if self.installed == self.told {
             return Ok((decision, None));
         }

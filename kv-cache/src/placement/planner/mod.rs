@@ -8,10 +8,14 @@
 //!   the begin of a layer, all KV that is due by then has passed the link. The link passes nothing
 //!   of these requests while a layer executes in which all of them rest. What remains was a stall.
 //! - **PLAN-S2** Of choices that stall equally long, the choice that moves the fewest blocks wins.
-//!   All requests of a batch share the length of an iteration, so the choice with the least stall
-//!   is also the choice with the fewest late tokens.
+//!   All requests of a batch share the length of an iteration: in one step, the choice with the
+//!   least stall is also the choice with the fewest late tokens.
 //! - **PLAN-S3** A search that is stopped says so, and gives its best choice with a bound below
 //!   which no choice stalls. Before it found one, it gives one distance for all, where one fits.
+//! - **PLAN-S4** Over several steps, a choice that stalls more in the last one may have fewer late
+//!   tokens. So a choice counts that holds for the window (PLAN-W1), and others do not. After 1,000
+//!   choices that fit and do not hold, choices that stall as long as the best of these are left out.
+//!   Where no plan without stalls would hold, they are left out from the beginning.
 
 mod bound;
 mod pace;
@@ -63,7 +67,8 @@ pub struct Plan {
     /// Whether the search came to its end: no choice stalls less, and none that stalls equally long
     /// moves fewer blocks.
     pub complete: bool,
-    /// Decode steps for which the plan holds, up to the most that the horizon asks about.
+    /// Decode steps for which the plan holds, up to the most that the horizon asks about. Fewer when
+    /// the search was stopped meanwhile.
     pub window_steps: u32,
 }
 
@@ -89,9 +94,10 @@ pub enum Infeasible {
     /// The best plan has too many late tokens before as many steps as it is to hold for.
     #[error(
         "the best plan stalls {stall_blocks} block-transfer times, and holds for {window_steps} \
-         decode steps of {wanted}{}: pause a request, shorten the window, or tolerate more late \
+         decode steps of {wanted}{}{}: pause a request, shorten the window, or tolerate more late \
          tokens",
-        because_of(*late)
+        because_of(*late),
+        if *tried_all { "" } else { "; not all plans were tried" }
     )]
     Window {
         /// Stall of the best plan.
@@ -102,7 +108,12 @@ pub enum Infeasible {
         wanted: u32,
         /// The request whose tokens are late, counted from 1.
         late: Option<usize>,
+        /// Whether no other plan holds. Otherwise one that stalls longer may (PLAN-S4).
+        tried_all: bool,
     },
+    /// A request is beyond what can be planned, also alone.
+    #[error("{0}: give the request up")]
+    Request(String),
 }
 
 fn because_of(late: Option<usize>) -> String {
@@ -119,7 +130,7 @@ pub enum Outcome {
     Plan(Plan),
     /// There is none.
     Infeasible(Infeasible),
-    /// The search was stopped before it found any.
+    /// The search was stopped before it found one that holds.
     Stopped,
 }
 
@@ -169,8 +180,8 @@ pub fn plan(
     let growth = Growth { batch, horizon: &options.horizon };
     let found = Search::new(&grown, growth, options.model, &space).run(proceed);
     Ok(match found {
-        Found::Best { placements, bound_ticks } => {
-            held(batch, &grown, options, placements, bound_ticks)?
+        Found::Best { placements, bound_ticks, tried_all } => {
+            held(batch, &grown, options, placements, (bound_ticks, tried_all), proceed)?
         }
         Found::Nothing { least_blocks } => {
             let gpu_blocks = batch.gpu_blocks();
@@ -187,16 +198,22 @@ fn held(
     grown: &Batch,
     options: &Options,
     placements: Vec<Placement>,
-    bound_ticks: Option<u64>,
+    (bound_ticks, tried_all): (Option<u64>, bool),
+    proceed: &mut dyn FnMut() -> bool,
 ) -> Result<Outcome, PlanError> {
     let evaluation = evaluate(grown, &placements, options.model)?;
-    let window = window_steps(batch, &placements, options.model, &options.horizon)?;
+    let (model, horizon) = (options.model, &options.horizon);
+    let window = window_steps(batch, &placements, model, horizon, proceed)?;
     if window.steps < options.horizon.steps {
+        if bound_ticks.is_some() {
+            return Ok(Outcome::Stopped);
+        }
         return Ok(Outcome::Infeasible(Infeasible::Window {
             stall_blocks: evaluation.stall_blocks,
             window_steps: window.steps,
             wanted: options.horizon.steps,
             late: window.late,
+            tried_all,
         }));
     }
     let bound_blocks = match bound_ticks {

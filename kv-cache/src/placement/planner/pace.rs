@@ -41,7 +41,8 @@ impl Pace {
     pub(super) fn new(batch: &Batch, horizon: &Horizon) -> Self {
         let reader = |(number, request): (usize, &crate::placement::Request)| {
             let slo = big(request.slo_layer_times?);
-            let released = &slo * BigRational::from_integer(request.deposit_tokens.into());
+            let released = &slo * BigRational::from_integer(request.deposit_tokens.into())
+                - big(request.since_release);
             Some(Reader { request: number + 1, slo, released, late: 0 })
         };
         Self {

@@ -3,11 +3,14 @@
 use num_rational::BigRational;
 
 use super::bound::{Bound, Load};
-use super::window::Horizon;
-use crate::placement::evaluation::cost;
-use crate::placement::memory::{buffer_blocks, resident_blocks};
+use super::window::{Horizon, is_hopeless, window_of};
+use crate::placement::evaluation::{Evaluation, cost};
+use crate::placement::memory::paper_blocks;
 use crate::placement::timeline::Unwatched;
 use crate::placement::{Batch, MemoryModel, Model, Placement};
+
+/// Choices that fit and do not hold, after which only better ones are looked for.
+const LATE_MAX: usize = 1000;
 
 /// What came of a search.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -18,6 +21,8 @@ pub(super) enum Found {
         placements: Vec<Placement>,
         /// Where the search was stopped: a bound of the stall of all choices, in ticks.
         bound_ticks: Option<u64>,
+        /// Whether no other choice holds, where this one does not (PLAN-S4).
+        tried_all: bool,
     },
     /// No choice fits the memory.
     Nothing {
@@ -75,6 +80,12 @@ pub(super) struct Search<'a> {
     loads: Vec<Load>,
     chosen: Vec<usize>,
     best: Option<Best>,
+    /// The best of those that do not hold for the window (PLAN-S4).
+    best_late: Option<Best>,
+    /// How many of these were found.
+    late: usize,
+    /// Whether no choice holds, as iterations without stalls are too long.
+    hopeless: bool,
     /// The least bound of what was left out when the search was stopped.
     open_ticks: Option<u64>,
 }
@@ -105,7 +116,7 @@ impl<'a> Search<'a> {
         let alone_ticks = order.iter().map(alone).collect();
         let loads = vec![none; order.len() + 1];
         let chosen = vec![0; order.len()];
-        let (best, open_ticks) = (None, None);
+        let hopeless = is_hopeless(growth.batch, growth.horizon);
         Self {
             batch,
             growth,
@@ -116,8 +127,11 @@ impl<'a> Search<'a> {
             alone_ticks,
             loads,
             chosen,
-            best,
-            open_ticks,
+            best: None,
+            best_late: None,
+            late: 0,
+            hopeless,
+            open_ticks: None,
         }
     }
 
@@ -127,12 +141,13 @@ impl<'a> Search<'a> {
         if self.open_ticks.is_some() && self.best.is_none() {
             self.one_for_all();
         }
-        match self.best {
+        match self.best.or(self.best_late) {
             Some(best) => {
                 let placement =
                     |&choice: &usize| Placement::of_ascending(self.space[choice].into());
                 let placements = best.chosen.iter().map(placement).collect();
-                Found::Best { placements, bound_ticks: self.open_ticks }
+                let tried_all = self.hopeless || self.late < LATE_MAX;
+                Found::Best { placements, bound_ticks: self.open_ticks, tried_all }
             }
             None if self.open_ticks.is_some() => Found::Stopped,
             None => {
@@ -205,7 +220,9 @@ impl<'a> Search<'a> {
 
     /// Whether no completion is better than the best choice (PLAN-S2).
     fn is_beaten(&self, branch: Branch) -> bool {
-        let Some(best) = &self.best else { return false };
+        let enough = self.hopeless || self.late >= LATE_MAX;
+        let late = self.best_late.as_ref().filter(|_| enough);
+        let Some(best) = self.best.as_ref().or(late) else { return false };
         match branch.stall_ticks.cmp(&best.whole_ticks) {
             std::cmp::Ordering::Less => false,
             std::cmp::Ordering::Equal => best.whole && branch.moved_blocks >= best.moved_blocks,
@@ -237,7 +254,8 @@ impl<'a> Search<'a> {
     /// before it was known whether the choice fits.
     fn finish(&mut self, proceed: &mut dyn FnMut() -> bool) -> bool {
         let offloaded: Vec<_> = self.chosen.iter().map(|&choice| self.space[choice]).collect();
-        if self.model.memory == MemoryModel::Paper && !fits(self.batch, &offloaded) {
+        let is_paper = self.model.memory == MemoryModel::Paper;
+        if is_paper && paper_blocks(self.batch, &offloaded) > self.batch.gpu_blocks() {
             // Known without a simulation.
             return true;
         }
@@ -245,30 +263,69 @@ impl<'a> Search<'a> {
         if !cost.feasible {
             return true;
         }
-        let better = self.best.as_ref().is_none_or(|best| {
-            (&cost.stall_blocks, cost.moved_blocks) < (&best.stall, best.moved_blocks)
-        });
-        if better {
-            match self.growth.fits(&offloaded, self.model, proceed) {
-                Some(true) => {}
-                Some(false) => return true,
-                None => return false,
-            }
-            let ticks =
-                &cost.stall_blocks * BigRational::from_integer(self.batch.block_ticks().into());
-            self.best = Some(Best {
-                whole_ticks: u64::try_from(ticks.to_integer()).unwrap_or(u64::MAX),
-                whole: ticks.is_integer(),
-                stall: cost.stall_blocks,
-                moved_blocks: cost.moved_blocks,
-                chosen: self.chosen.clone(),
-            });
+        if !is_better(&cost, self.best.as_ref()) {
+            return true;
+        }
+        match self.growth.fits(&offloaded, self.model, proceed) {
+            Some(true) => {}
+            Some(false) => return true,
+            None => return false,
+        }
+        let Some(holds) = self.growth.holds(&offloaded, self.model, proceed) else { return false };
+        if !holds && !is_better(&cost, self.best_late.as_ref()) {
+            self.late = self.late.saturating_add(1);
+            return true;
+        }
+        let ticks = &cost.stall_blocks * BigRational::from_integer(self.batch.block_ticks().into());
+        let best = Best {
+            whole_ticks: u64::try_from(ticks.to_integer()).unwrap_or(u64::MAX),
+            whole: ticks.is_integer(),
+            stall: cost.stall_blocks,
+            moved_blocks: cost.moved_blocks,
+            chosen: self.chosen.clone(),
+        };
+        if holds {
+            self.best = Some(best);
+        } else {
+            self.late = self.late.saturating_add(1);
+            self.best_late = Some(best);
         }
         true
     }
 }
 
+/// Whether a choice with this cost wins against `best` (PLAN-S2).
+fn is_better(cost: &Evaluation, best: Option<&Best>) -> bool {
+    best.is_none_or(|best| {
+        (&cost.stall_blocks, cost.moved_blocks) < (&best.stall, best.moved_blocks)
+    })
+}
+
 impl Growth<'_> {
+    /// Whether these layers hold for the window (PLAN-S4); `None` when the search was stopped.
+    fn holds(
+        self,
+        offloaded: &[&[u16]],
+        model: Model,
+        proceed: &mut dyn FnMut() -> bool,
+    ) -> Option<bool> {
+        let (batch, horizon) = (self.batch, self.horizon);
+        if batch.requests().iter().all(|request| request.slo_layer_times.is_none()) {
+            return Some(true);
+        }
+        let mut stopped = false;
+        let mut proceed = |step| {
+            stopped = step > 1 && !proceed();
+            !stopped
+        };
+        // With late tokens in the first steps it may hold for more steps, and not for these.
+        let holds = [horizon.steps, horizon.steps_max].into_iter().any(|most| {
+            let window = window_of(batch, offloaded, model, horizon, most, &mut proceed);
+            window.steps >= horizon.steps
+        });
+        (holds || !stopped).then_some(holds)
+    }
+
     /// Whether these layers leave enough room in each step before the last; `None` when the search was
     /// stopped. By PLAN-M1 smaller requests need less memory. By PLAN-M2 they may need more, because
     /// their streams run further ahead: each step is simulated.
@@ -295,13 +352,4 @@ impl Growth<'_> {
         }
         Some(true)
     }
-}
-
-/// Whether the GPU has room by PLAN-M1.
-fn fits(batch: &Batch, offloaded: &[&[u16]]) -> bool {
-    let (layers, requests) = (batch.layers(), batch.requests());
-    let each = || offloaded.iter().copied();
-    let needed =
-        resident_blocks(layers, requests, each()) + buffer_blocks(layers, requests, each());
-    needed <= batch.gpu_blocks()
 }

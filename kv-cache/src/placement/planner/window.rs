@@ -63,6 +63,12 @@ pub enum HorizonError {
         /// The request, counted from 1.
         request: usize,
     },
+    /// A time since the last release that is no number.
+    #[error("the time since the last token of request {request} is divided by 0")]
+    SinceRelease {
+        /// The request, counted from 1.
+        request: usize,
+    },
     /// The grown requests cannot be counted.
     #[error("in the last step of the window {0}")]
     Grown(#[from] BatchError),
@@ -93,8 +99,12 @@ impl Horizon {
         let no_time = |request: &Request| {
             request.slo_layer_times.is_some_and(|slo| *slo.numer() == 0 || *slo.denom() == 0)
         };
-        match batch.requests().iter().position(no_time) {
-            Some(request) => Err(HorizonError::Slo { request: request + 1 }),
+        if let Some(request) = batch.requests().iter().position(no_time) {
+            return Err(HorizonError::Slo { request: request + 1 });
+        }
+        let no_time_ago = |request: &Request| *request.since_release.denom() == 0;
+        match batch.requests().iter().position(no_time_ago) {
+            Some(request) => Err(HorizonError::SinceRelease { request: request + 1 }),
             None => Ok(self),
         }
     }
@@ -127,7 +137,8 @@ impl Horizon {
     }
 }
 
-/// For how many decode steps these placements hold (PLAN-W1), up to the horizon's `steps_max`.
+/// For how many decode steps these placements hold (PLAN-W1), up to the horizon's `steps_max`. The
+/// steps behind those that the horizon asks for are looked at as long as `proceed` says yes.
 ///
 /// # Errors
 /// There is not one placement of this model for each request, or the horizon is none.
@@ -136,19 +147,37 @@ pub fn window_steps(
     placements: &[Placement],
     model: Model,
     horizon: &Horizon,
+    proceed: &mut dyn FnMut() -> bool,
 ) -> Result<Window, PlanError> {
     horizon.check(batch)?;
     // Whether there is a placement for each request is the same in all steps.
     evaluate(batch, placements, model)?;
     let offloaded: Vec<_> = placements.iter().map(Placement::offloaded).collect();
+    let most = horizon.steps_max.min(STEPS_MAX);
+    let mut proceed = |step| step <= horizon.steps || proceed();
+    Ok(window_of(batch, &offloaded, model, horizon, most, &mut proceed))
+}
+
+/// For how many of the first `most` steps the plan holds that offloads these layers. It looks at no
+/// step from the first one on to which `proceed` says no. The horizon was checked.
+pub(super) fn window_of(
+    batch: &Batch,
+    offloaded: &[&[u16]],
+    model: Model,
+    horizon: &Horizon,
+    most: u32,
+    proceed: &mut dyn FnMut(u32) -> bool,
+) -> Window {
     let mut window = Window { steps: 0, late: None };
     let mut pace = Pace::new(batch, horizon);
     let mut step = 1;
-    let most = horizon.steps_max.min(STEPS_MAX);
     let link = BigRational::new((*batch.link().numer()).into(), (*batch.link().denom()).into());
     while step <= most {
+        if !proceed(step) {
+            break;
+        }
         let Ok(grown) = horizon.grown(batch, step) else { break };
-        let cost = cost(&grown, &offloaded, model, &mut Unwatched);
+        let cost = cost(&grown, offloaded, model, &mut Unwatched);
         if !cost.feasible {
             break;
         }
@@ -157,5 +186,14 @@ pub fn window_steps(
         pace.advance(&length, step..=last, &mut window);
         step = last + 1;
     }
-    Ok(window)
+    window
+}
+
+/// Whether the tokens of a request are late also when no iteration stalls, so that no plan holds.
+pub(super) fn is_hopeless(batch: &Batch, horizon: &Horizon) -> bool {
+    let mut window = Window { steps: 0, late: None };
+    let length = BigRational::from_integer(batch.layers().into());
+    let most = horizon.steps_max.min(STEPS_MAX);
+    Pace::new(batch, horizon).advance(&length, 1..=most, &mut window);
+    window.steps < horizon.steps
 }

@@ -122,8 +122,8 @@ fn a_paused_request_runs_when_the_last_one_is_rejected() {
 #[test]
 fn a_request_whose_tokens_are_late_runs_alone() {
     let mut controller = Controller::new(policy(70), EXPECTED);
-    // An iteration takes 27,000 ns, whatever stays on the GPU.
-    let hasty = |id| Job { slo_ns: Some(1000), ..job(id, 3) };
+    // An iteration takes 27,000 ns without stalls. Both fit together, with stalls.
+    let hasty = |id| Job { slo_ns: Some(27_000), ..job(id, 7) };
     controller.arrive(hasty(1));
     controller.arrive(hasty(2));
     let decision = decide(&mut controller);

@@ -5,7 +5,10 @@ mod controller;
 mod disciplines;
 mod install;
 mod known_case;
+mod late_windows;
+mod obedient_engine;
 mod ranks;
+mod surprises;
 mod window;
 
 use super::*;

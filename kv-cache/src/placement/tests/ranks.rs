@@ -95,7 +95,7 @@ fn a_plan_that_is_not_the_next_one_is_refused_and_changes_nothing() {
     let first = decide(&mut lead).1.unwrap();
     rank.install(&first.encode()).unwrap();
     let had = rank.clone();
-    for version in [0, 1, 3, u64::MAX] {
+    for version in [1, 3, u64::MAX] {
         let refused = rank.install(&PlanMessage { version, ..first.clone() }.encode());
         assert_eq!(refused, Err(InstallError::Version { got: version, expected: 2 }));
     }
@@ -120,19 +120,21 @@ fn a_bad_message_is_refused() {
     }
     let padded = [&good[..], &[0; 3]].concat();
     assert_eq!(PlanMessage::decode(&padded), Err(MessageError::TooLong { bytes: 3 }));
-    // Form, version, layers, one request: its name, that it runs, two layers.
-    assert_eq!(good, [1, 1, 9, 0x81, 5, 0xf5, 0x82, 3, 6]);
+    // Form, version, layers, one request: its name, its first plan, that it runs, two layers.
+    assert_eq!(good, [2, 1, 9, 0x81, 5, 1, 0xf5, 0x82, 3, 6]);
     for (bytes, told) in [
-        (vec![2, 1, 9, 0x80], "form 2"),
-        (vec![1, 1, 9, 0x81, 5, 0xf5, 0x82, 6, 3], "layer 3 of 9"),
-        (vec![1, 1, 9, 0x81, 5, 0xf5, 0x82, 3, 3], "layer 3 of 9"),
-        (vec![1, 1, 9, 0x81, 5, 0xf5, 0x81, 0], "layer 0 of 9"),
-        (vec![1, 1, 9, 0x81, 5, 0xf5, 0x81, 10], "layer 10 of 9"),
-        (vec![1, 1, 9, 0x81, 5, 0xf5, 0x8a], "10 entries"),
-        (vec![1, 1, 9, 0x82, 5, 0xf5, 0x80, 5, 0xf5, 0x80], "request 5"),
-        (vec![1, 1, 9, 0x9b, 255, 255, 255, 255, 255, 255, 255, 255], "entries"),
-        (vec![1, 1, 9, 0x9f, 0xff], "no length"),
-        (vec![1, 1, 0x1a, 0, 1, 0, 0, 0x80], "cannot be read"),
+        (vec![1, 1, 9, 0x80], "form 1"),
+        (vec![2, 1, 9, 0x81, 5, 1, 0xf5, 0x82, 6, 3], "layer 3 of 9"),
+        (vec![2, 1, 9, 0x81, 5, 1, 0xf5, 0x82, 3, 3], "layer 3 of 9"),
+        (vec![2, 1, 9, 0x81, 5, 1, 0xf5, 0x81, 0], "layer 0 of 9"),
+        (vec![2, 1, 9, 0x81, 5, 1, 0xf5, 0x81, 10], "layer 10 of 9"),
+        (vec![2, 1, 9, 0x81, 5, 1, 0xf5, 0x8a], "10 entries"),
+        (vec![2, 1, 9, 0x82, 5, 1, 0xf5, 0x80, 5, 1, 0xf5, 0x80], "request 5"),
+        (vec![2, 1, 9, 0x9b, 255, 255, 255, 255, 255, 255, 255, 255], "entries"),
+        (vec![2, 1, 9, 0x9f, 0xff], "no length"),
+        (vec![2, 1, 0x1a, 0, 1, 0, 0, 0x80], "cannot be read"),
+        (vec![2, 1, 9, 0x81, 5, 0, 0xf5, 0x80], "plan 0 told"),
+        (vec![2, 1, 9, 0x81, 5, 2, 0xf5, 0x80], "plan 2 told"),
         (b"a message of another kind".to_vec(), "cannot be read"),
     ] {
         let refused = PlanMessage::decode(&bytes).unwrap_err().to_string();

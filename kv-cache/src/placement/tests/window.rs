@@ -10,7 +10,7 @@ fn steps(requests: Vec<Request>, gpu_blocks: u64, horizon: &Horizon) -> Window {
     let count = requests.len();
     let batch = Batch::new(9, Ratio::from_integer(3), gpu_blocks, requests).unwrap();
     let third = vec![offload(9, &[3, 6, 9]); count];
-    window_steps(&batch, &third, Model::default(), horizon).unwrap()
+    window_steps(&batch, &third, Model::default(), horizon, &mut || true).unwrap()
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn many_steps_at_once_are_as_late_as_each_of_them() {
             tolerated: Ratio::new(numbers.next(0, 10), 10),
         };
         let third = vec![offload(9, &[3, 6, 9]); 2];
-        let found = window_steps(&batch, &third, Model::default(), &horizon).unwrap();
+        let found = window_steps(&batch, &third, Model::default(), &horizon, &mut || true).unwrap();
         let expected = window_by_steps(&batch, &third, &horizon);
         assert_eq!(found, expected, "{batch:?} {horizon:?}");
         ended += usize::from(found.late.is_some());
