@@ -26,7 +26,8 @@ pub struct Request {
     /// Tokens of the request that are computed and not yet released.
     pub deposit_tokens: u32,
     /// How long ago the last token was released, in layer times: the next one is due that much sooner.
-    pub since_release: Ratio<u64>,
+    /// `None` before the first token, which cannot be late.
+    pub since_release: Option<Ratio<u64>>,
 }
 
 impl Request {
@@ -38,7 +39,7 @@ impl Request {
             free_tokens: 0,
             slo_layer_times: None,
             deposit_tokens: 0,
-            since_release: Ratio::new_raw(0, 1),
+            since_release: Some(Ratio::new_raw(0, 1)),
         }
     }
 }

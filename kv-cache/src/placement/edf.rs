@@ -66,7 +66,7 @@ fn soonest(streams: &[Stream<'_, u64>], layer: u16) -> Option<usize> {
     let mut soonest = u16::MAX;
     for (request, stream) in streams.iter().enumerate() {
         let due = stream.due();
-        if due < soonest && !stream.uses(layer) {
+        if due < soonest && stream.may_fetch(layer) {
             (chosen, soonest) = (Some(request), due);
         }
     }

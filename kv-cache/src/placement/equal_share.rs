@@ -122,8 +122,7 @@ impl<N: Exact> Iteration<'_, '_, N> {
 
     /// Streams that may fetch while `layer` executes; 0 when none does.
     fn active(&self, layer: u16) -> Vec<usize> {
-        let active = |stream: &Stream<'_, N>| stream.wants() && !stream.uses(layer);
-        (0..self.streams.len()).filter(|&request| active(&self.streams[request])).collect()
+        (0..self.streams.len()).filter(|&request| self.streams[request].may_fetch(layer)).collect()
     }
 
     /// Each of the streams gets `share`, which is no more than what any of them misses.

@@ -6,7 +6,7 @@ use num_rational::{BigRational, Ratio};
 use super::edf;
 use super::equal_share;
 use super::exact::Exact;
-use super::memory::{paper_blocks, resident_blocks};
+use super::memory::{ahead, planned_blocks, resident_blocks};
 use super::stream::Stream;
 use super::timeline::{Unwatched, Watch};
 use super::{Batch, Discipline, MemoryModel, Model, Placement, PlacementError, Request};
@@ -89,10 +89,8 @@ pub(super) fn cost<W: Watch>(
 ) -> Evaluation {
     let (stall_blocks, peak) = stall_and_peak(batch, offloaded, model, watch);
     let resident = resident_blocks(batch, offloaded);
-    let memory_blocks = match model.memory {
-        MemoryModel::Paper => paper_blocks(batch, offloaded),
-        MemoryModel::Safe => resident + peak,
-    };
+    let planned = planned_blocks(batch, offloaded, model.memory);
+    let memory_blocks = planned.unwrap_or(resident + peak);
     Evaluation {
         stall_blocks,
         moved_blocks: batch.all_blocks() - resident,
@@ -110,7 +108,7 @@ fn stall_and_peak<W: Watch>(
 ) -> (BigRational, u64) {
     match model.discipline {
         Discipline::Edf => {
-            let mut streams = edf_streams(batch, offloaded);
+            let mut streams = edf_streams(batch, offloaded, model.memory);
             let taken = edf::iteration(batch, &mut streams, model.memory, watch);
             (blocks(batch, taken.stall.into(), 1_u32.into()), taken.buffer)
         }
@@ -128,10 +126,14 @@ fn stall_and_peak<W: Watch>(
 }
 
 /// The streams of an iteration that begins, for a link that serves one at a time.
-pub(super) fn edf_streams<'a>(batch: &Batch, offloaded: &[&'a [u16]]) -> Vec<Stream<'a, u64>> {
+fn edf_streams<'a>(
+    batch: &Batch,
+    offloaded: &[&'a [u16]],
+    memory: MemoryModel,
+) -> Vec<Stream<'a, u64>> {
     let stream = |(request, layers): (&Request, &&'a [u16])| {
         let blocks = request.blocks_per_layer;
-        Stream::new(layers, blocks, blocks * batch.block_ticks())
+        Stream::new(layers, ahead(memory), blocks, blocks * batch.block_ticks())
     };
     batch.requests().iter().zip(offloaded).map(stream).collect()
 }
@@ -144,7 +146,7 @@ pub(super) fn shared<'a, N: Exact, W: Watch>(
 ) -> Option<equal_share::Taken> {
     let stream = |(request, layers): (&Request, &&'a [u16])| {
         let blocks = request.blocks_per_layer;
-        Stream::new(layers, blocks, N::of(blocks * batch.block_ticks()))
+        Stream::new(layers, ahead(memory), blocks, N::of(blocks * batch.block_ticks()))
     };
     let mut streams: Vec<_> = batch.requests().iter().zip(offloaded).map(stream).collect();
     equal_share::iteration(batch, &mut streams, memory, watch)

@@ -26,6 +26,9 @@
 //!   requests that offload the same layer. Streams that fetch ahead for different layers need more.
 //! - **PLAN-M2** `safe`: all resident blocks, and the most blocks that streams have brought and
 //!   layers have not yet used, at any time of the iteration.
+//! - **PLAN-M3** `buffers`: all resident blocks, and two buffers of a layer for each request that
+//!   offloads two layers or more, one for a request that offloads one. A stream waits for a buffer. So
+//!   the executor of this project does it (PLAN-X2).
 
 mod batch;
 mod controller;
@@ -77,6 +80,8 @@ pub enum MemoryModel {
     Paper,
     /// PLAN-M2.
     Safe,
+    /// PLAN-M3.
+    Buffers,
 }
 
 /// What holds for every placement of a batch.

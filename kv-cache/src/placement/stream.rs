@@ -7,6 +7,8 @@
 pub(super) struct Stream<'a, N> {
     /// Offloaded layers, ascending.
     layers: &'a [u16],
+    /// How many may be fetched that have not executed.
+    ahead: usize,
     /// Blocks of each of them.
     pub(super) blocks: u64,
     /// How many were fetched whole.
@@ -21,8 +23,8 @@ pub(super) struct Stream<'a, N> {
 const NEVER: u16 = u16::MAX;
 
 impl<'a, N> Stream<'a, N> {
-    pub(super) const fn new(layers: &'a [u16], blocks: u64, left: N) -> Self {
-        Self { layers, blocks, fetched: 0, used: 0, left }
+    pub(super) const fn new(layers: &'a [u16], ahead: usize, blocks: u64, left: N) -> Self {
+        Self { layers, ahead, blocks, fetched: 0, used: 0, left }
     }
 
     /// The layer that is fetched now.
@@ -33,6 +35,11 @@ impl<'a, N> Stream<'a, N> {
     /// Whether there is anything left to fetch.
     pub(super) fn wants(&self) -> bool {
         self.fetched < self.layers.len()
+    }
+
+    /// Whether it may fetch while `layer` executes; 0 when none does.
+    pub(super) fn may_fetch(&self, layer: u16) -> bool {
+        self.wants() && self.fetched - self.used < self.ahead && !self.uses(layer)
     }
 
     /// Whether `layer` is one of its offloaded layers, when it executes (PLAN-L2).

@@ -1,7 +1,7 @@
 //! What happens when in an iteration, to be drawn.
 
 use super::evaluation::{EvaluationError, simulate};
-use super::{Batch, Discipline, MemoryModel, Model, Placement};
+use super::{Batch, Model, Placement};
 
 /// What the GPU does in an interval.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -88,10 +88,9 @@ impl Watch for Timeline {
 pub fn timeline(
     batch: &Batch,
     placements: &[Placement],
-    discipline: Discipline,
+    model: Model,
 ) -> Result<Timeline, EvaluationError> {
     let mut timeline = Timeline::default();
-    let model = Model { discipline, memory: MemoryModel::Paper };
     simulate(batch, placements, model, &mut timeline)?;
     Ok(timeline)
 }

@@ -98,6 +98,8 @@ enum Memory {
     Paper,
     /// The most that streams have brought and layers have not yet used, at any time.
     Safe,
+    /// Two buffers of a layer for each request: what the executor takes. Streams wait for a buffer.
+    Buffers,
 }
 
 impl Options {
@@ -110,6 +112,7 @@ impl Options {
             memory: match self.memory {
                 Memory::Paper => MemoryModel::Paper,
                 Memory::Safe => MemoryModel::Safe,
+                Memory::Buffers => MemoryModel::Buffers,
             },
         }
     }
@@ -213,7 +216,7 @@ fn evaluated(task: &Task, placements: &[Placement], options: &Options) -> Result
         optimal: None,
         reason,
         tokens: None,
-        timeline: Some(timeline(batch, placements, model.discipline)?),
+        timeline: Some(timeline(batch, placements, model)?),
     })
 }
 
@@ -248,7 +251,7 @@ fn planned(task: &Task, options: &Options) -> Result<Answer> {
             optimal: Some(plan.complete),
             reason: None,
             tokens: None,
-            timeline: Some(timeline(&grown(task)?, &plan.placements, model.discipline)?),
+            timeline: Some(timeline(&grown(task)?, &plan.placements, model)?),
         },
         Outcome::Infeasible(reason) => {
             let window_steps = match reason {

@@ -15,7 +15,7 @@
 //!   paused before it ran for `run_steps_min` iterations. So every request runs again.
 //! - **PLAN-C5** A request that does not fit alone is rejected. A request that fits alone runs, also
 //!   when its tokens are late, or it will not fit any more before the horizon ends: a late token is
-//!   better than none.
+//!   better than none. Where no distance makes it fit, all its layers are offloaded.
 //! - **PLAN-C6** At most [`REQUESTS_MAX`] requests run. Others wait, as if they were paused. When one
 //!   of these has waited long enough (PLAN-C4), a running request is paused for it.
 //! - **PLAN-C7** A promise that is shorter than an iteration without stalls does not count for a plan:
@@ -33,8 +33,8 @@ pub use self::profile::Measured;
 use self::profile::Profile;
 use self::requests::Entry;
 use super::{
-    BLOCKS_MAX, Batch, BatchError, Horizon, HorizonError, Infeasible, Model, Options, Outcome,
-    Placement, PlanError, REQUESTS_MAX, Request, Space, evaluate, plan,
+    BLOCKS_MAX, Batch, BatchError, BigRational, Horizon, HorizonError, Infeasible, Model, Options,
+    Outcome, Placement, Plan, PlanError, REQUESTS_MAX, Request, Space, evaluate, plan,
 };
 
 /// The machine, and how it is to be used.
@@ -166,8 +166,10 @@ impl Controller {
         Self { policy, profile, running, paused, changed: false, now_ns: 0, window_left: 0 }
     }
 
-    /// A request came. It runs from the next decision on, if there is room.
+    /// A request came. It runs from the next decision on, if there is room. A request that has its name
+    /// is over: an engine that computes a request again need not finish it first.
     pub fn arrive(&mut self, job: Job) {
+        self.finish(job.id);
         let entry = Entry::new(job);
         if self.running.len() < REQUESTS_MAX {
             self.running.push(entry);
@@ -187,10 +189,12 @@ impl Controller {
     }
 
     /// An iteration ended at `now_ns`: each request that the last decision had in the batch has one more
-    /// token.
-    pub fn stepped(&mut self, now_ns: u64, measured: Measured) {
+    /// token. `None` where nothing was measured.
+    pub fn stepped(&mut self, now_ns: u64, measured: impl Into<Option<Measured>>) {
         self.now_ns = now_ns;
-        self.profile.add(measured);
+        if let Some(measured) = measured.into() {
+            self.profile.add(measured);
+        }
         self.window_left = self.window_left.saturating_sub(1);
         for entry in &mut self.running {
             entry.ran(now_ns);
@@ -251,7 +255,12 @@ impl Controller {
                 // Of any reason, which may be one of later steps (PLAN-C5).
                 Outcome::Infeasible(_) if self.running.len() == 1 => {
                     removed = true;
-                    self.planned_late(layer_ns, link, &mut || true)?
+                    match self.planned_late(layer_ns, link, &mut || true)? {
+                        Outcome::Infeasible(reason) => {
+                            self.all_offloaded(layer_ns, link, reason)?
+                        }
+                        outcome => outcome,
+                    }
                 }
                 // What fits is taken, and the next decision searches again.
                 Outcome::Stopped => {
@@ -342,9 +351,11 @@ impl Controller {
 
     fn trigger(&self) -> Option<Trigger> {
         let waited = |entry: &Entry| entry.paused_for >= self.policy.pause_steps_max;
+        // Without a request that may be paused, the last plan had no room, and the next one has none.
+        let can_end = || self.paused.iter().any(waited) && self.victim().is_some();
         if self.changed {
             Some(Trigger::BatchChange)
-        } else if self.paused.iter().any(waited) || self.is_idle() {
+        } else if can_end() || self.is_idle() {
             Some(Trigger::PauseEnd)
         } else if self.running.is_empty() {
             None
@@ -453,6 +464,24 @@ impl Controller {
         let horizon = Horizon { steps: 1, steps_max: 1, tolerated, ..self.policy.horizon.clone() };
         let options = Options { model: self.policy.model, space: Space::DistanceDriven, horizon };
         plan(&self.batch(&self.running, layer_ns, link)?, &options, proceed)
+    }
+
+    /// A plan that offloads all layers of the only request, else the reason why there is none.
+    fn all_offloaded(
+        &self,
+        layer_ns: u64,
+        link: Ratio<u64>,
+        reason: Infeasible,
+    ) -> Result<Outcome, PlanError> {
+        let placements = vec![Placement::every(1, self.policy.layers)];
+        let batch = self.batch(&self.running, layer_ns, link)?;
+        let evaluation = evaluate(&batch, &placements, self.policy.model)?;
+        if !evaluation.feasible {
+            return Ok(Outcome::Infeasible(reason));
+        }
+        let bound_blocks = BigRational::default();
+        let (complete, window_steps) = (false, 1);
+        Ok(Outcome::Plan(Plan { placements, evaluation, bound_blocks, complete, window_steps }))
     }
 
     fn batch(

@@ -95,18 +95,22 @@ impl Entry {
             free_tokens: u32::try_from(free).unwrap_or(u32::MAX),
             slo_layer_times: slo_ns.map(|slo_ns| Ratio::new(slo_ns, layer_ns)),
             deposit_tokens: u32::try_from(self.deposited()).unwrap_or(u32::MAX),
-            since_release: Ratio::new(self.since_release(shortest_ns, now_ns), layer_ns),
+            since_release: self
+                .since_release(shortest_ns, now_ns)
+                .map(|since_ns| Ratio::new(since_ns, layer_ns)),
         }
     }
 
-    /// Nanoseconds since the last token was released. 0 where the next token is late in any case, as
-    /// the next iteration takes `shortest_ns` at least: the delay counts once (PLAN-D2).
-    fn since_release(&self, shortest_ns: u64, now_ns: u64) -> u64 {
-        let released_at = self.deposit.as_ref().and_then(|deposit| deposit.released_at().copied());
-        let since_ns = released_at.map_or(0, |at| now_ns.saturating_sub(at));
+    /// Nanoseconds since the last token was released; `None` before the first. 0 where the next token is
+    /// late in any case, as the next iteration takes `shortest_ns` at least: the delay counts once
+    /// (PLAN-D2).
+    fn since_release(&self, shortest_ns: u64, now_ns: u64) -> Option<u64> {
+        let released_at = self.deposit.as_ref().and_then(Deposit::released_at);
+        let since_ns = now_ns.saturating_sub(*released_at?);
         let slo_ns = self.job.slo_ns.unwrap_or(0).min(SLO_NS_MAX);
         let due_ns = u128::from(slo_ns) * (self.deposited() as u128 + 1);
-        if u128::from(since_ns) + u128::from(shortest_ns) <= due_ns { since_ns } else { 0 }
+        let is_on_time = u128::from(since_ns) + u128::from(shortest_ns) <= due_ns;
+        Some(if is_on_time { since_ns } else { 0 })
     }
 
     /// The plan for it, told to the engine when it is a new one.

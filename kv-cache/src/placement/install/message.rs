@@ -9,9 +9,6 @@ use super::moves::{Installed, Whereabouts};
 /// The first number of a message. Another form of the message has another one.
 const FORM: u8 = 2;
 
-/// Requests that run or are paused, at most: a message with more is none.
-const REQUESTS_TOLD_MAX: usize = 1 << 16;
-
 /// A plan for all ranks: it says of every request where its layers are.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PlanMessage {
@@ -98,7 +95,8 @@ impl PlanMessage {
         let (version, layers) = (from.u64()?, from.u16()?);
         let mut installed = Installed::default();
         let mut last = None;
-        for _ in 0..length(&mut from, REQUESTS_TOLD_MAX)? {
+        // Each takes more than a byte.
+        for _ in 0..length(&mut from, bytes.len())? {
             let id = from.u64()?;
             if last.is_some_and(|last| last >= id) {
                 return Err(invalid(format!("request {id} is not in order")));

@@ -74,7 +74,7 @@ impl Installed {
     }
 
     /// Numbers the requests of which no plan has told, before the plan `version` does.
-    pub(super) fn number(&mut self, version: u64) {
+    pub(in crate::placement) fn number(&mut self, version: u64) {
         let new = self.requests.values_mut().filter(|at| at.since == 0);
         new.for_each(|at| at.since = version);
     }

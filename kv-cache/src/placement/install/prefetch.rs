@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::placement::Placement;
-
-/// Buffers of a request: one layer executes from the first while the second is filled.
-const BUFFERS: usize = 2;
+use crate::placement::memory::BUFFERS;
 
 /// A layer that is to be brought into a buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -40,6 +40,7 @@ impl Lead {
 
     /// A request came: [`Controller::arrive`].
     pub fn arrive(&mut self, job: Job) {
+        self.installed.forget(job.id);
         self.controller.arrive(job);
     }
 
@@ -49,14 +50,12 @@ impl Lead {
         self.installed.forget(id);
     }
 
-    /// An iteration ended at `now_ns`, with these times of the ranks. A rank whose times differ from
+    /// An iteration ended at `now_ns`, with these times of the ranks that told theirs. A rank whose times differ from
     /// those planned with makes the controller plan again ([`Trigger::ProfileMismatch`]).
     ///
     /// [`Trigger::ProfileMismatch`]: crate::placement::Trigger::ProfileMismatch
     pub fn stepped(&mut self, now_ns: u64, ranks: &[Measured]) {
-        if let Some(measured) = slowest(ranks) {
-            self.controller.stepped(now_ns, measured);
-        }
+        self.controller.stepped(now_ns, slowest(ranks));
     }
 
     /// The tokens that the readers get at `now_ns`: [`Controller::release`]. Rank 0 has them, as it

@@ -76,10 +76,10 @@ pub struct Plan {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Infeasible {
-    /// The KV does not fit, whatever is offloaded.
+    /// The KV does not fit with any placements that were considered.
     #[error(
-        "the GPU has room for {gpu_blocks} blocks, and every choice of placements needs at least \
-         {least_blocks}{}: pause a request{}, or give the GPU more room",
+        "the GPU has room for {gpu_blocks} blocks, and the choices that were considered need at \
+         least {least_blocks}{}: pause a request{}, or give the GPU more room",
         if *step > 1 { format!(" by decode step {step}") } else { String::new() },
         if *step > 1 { ", shorten the window" } else { "" }
     )]

@@ -24,8 +24,8 @@ struct Reader {
     /// The request, counted from 1.
     request: usize,
     slo: BigRational,
-    /// When the last token is released.
-    released: BigRational,
+    /// When the last token is released; `None` before the first.
+    released: Option<BigRational>,
     /// Tokens that were late.
     late: u32,
 }
@@ -41,8 +41,14 @@ impl Pace {
     pub(super) fn new(batch: &Batch, horizon: &Horizon) -> Self {
         let reader = |(number, request): (usize, &crate::placement::Request)| {
             let slo = big(request.slo_layer_times?);
-            let released = &slo * BigRational::from_integer(request.deposit_tokens.into())
-                - big(request.since_release);
+            // The first of the deposited tokens is released at once, where none was.
+            let waiting = match request.since_release {
+                None => request.deposit_tokens.checked_sub(1),
+                Some(_) => Some(request.deposit_tokens),
+            };
+            let since = big(request.since_release.unwrap_or_default());
+            let released =
+                waiting.map(|tokens| &slo * BigRational::from_integer(tokens.into()) - since);
             Some(Reader { request: number + 1, slo, released, late: 0 })
         };
         Self {
@@ -100,15 +106,17 @@ impl Reader {
     ) -> Lateness {
         let whole = |number: u32| BigRational::from_integer(number.into());
         let end = time + length * whole(count);
-        let spare = &self.released + &self.slo - time - length;
+        // The first token comes just in time, whenever it comes (PLAN-D2).
+        let released = self.released.take().unwrap_or_else(|| time + length - &self.slo);
+        let spare = &released + &self.slo - time - length;
         let is_on_time = spare >= whole(0);
         if *length <= self.slo {
             // At most the first is late: from then on none takes longer than promised.
-            self.released = if is_on_time {
-                &self.released + &self.slo * whole(count)
+            self.released = Some(if is_on_time {
+                released + &self.slo * whole(count)
             } else {
                 time + length + &self.slo * whole(count - 1)
-            };
+            });
             self.late += u32::from(!is_on_time);
             return Lateness { late: self.late, on_time: u32::MAX };
         }
@@ -121,7 +129,7 @@ impl Reader {
         };
         let lateness = Lateness { late: self.late, on_time: first - 1 + on_time };
         self.released =
-            if on_time == count { &self.released + &self.slo * whole(count) } else { end };
+            Some(if on_time == count { released + &self.slo * whole(count) } else { end });
         self.late += count - on_time;
         lateness
     }

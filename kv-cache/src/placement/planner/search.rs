@@ -5,7 +5,7 @@ use num_rational::BigRational;
 use super::bound::{Bound, Load};
 use super::window::{Horizon, is_hopeless, window_of};
 use crate::placement::evaluation::{Evaluation, cost};
-use crate::placement::memory::paper_blocks;
+use crate::placement::memory::planned_blocks;
 use crate::placement::timeline::Unwatched;
 use crate::placement::{Batch, MemoryModel, Model, Placement};
 
@@ -111,7 +111,10 @@ impl<'a> Search<'a> {
         let none = Load::none(batch.layers());
         let alone = |&request: &usize| {
             let blocks = requests[request].blocks_per_layer;
-            space.iter().map(|layers| none.bound(batch, blocks, layers).stall_ticks).collect()
+            space
+                .iter()
+                .map(|layers| none.bound(batch, model.memory, blocks, layers).stall_ticks)
+                .collect()
         };
         let alone_ticks = order.iter().map(alone).collect();
         let loads = vec![none; order.len() + 1];
@@ -151,8 +154,15 @@ impl<'a> Search<'a> {
             }
             None if self.open_ticks.is_some() => Found::Stopped,
             None => {
-                let freeable = self.freeable[0];
-                let least_blocks = self.batch.all_blocks() - freeable;
+                // Another layer offloaded frees what it takes of the buffers, or more.
+                let most = self.space.iter().max_by_key(|layers| layers.len()).copied();
+                let most = vec![most.unwrap_or_default(); self.batch.requests().len()];
+                let memory = match self.model.memory {
+                    // By PLAN-M2 no choice needs less than by PLAN-M1.
+                    MemoryModel::Safe => MemoryModel::Paper,
+                    memory => memory,
+                };
+                let least_blocks = planned_blocks(self.batch, &most, memory).unwrap_or(0);
                 Found::Nothing { least_blocks: least_blocks.max(self.batch.gpu_blocks() + 1) }
             }
         }
@@ -199,9 +209,10 @@ impl<'a> Search<'a> {
         let mut branches = Vec::with_capacity(self.space.len());
         for (choice, &layers) in self.space.iter().enumerate() {
             let own = blocks * layers.len() as u64;
-            let Bound { stall_ticks: volume, buffer_blocks } = load.bound(batch, blocks, layers);
+            let Bound { stall_ticks: volume, buffer_blocks } =
+                load.bound(batch, self.model.memory, blocks, layers);
             let freed = load.freed_blocks + own;
-            // Memory: PLAN-M1 holds in both models, as the safe one never counts less.
+            // Memory: PLAN-M1 holds in all models, as the others never count less.
             if all - freed - self.freeable[depth + 1] + buffer_blocks > room {
                 continue;
             }
@@ -254,9 +265,8 @@ impl<'a> Search<'a> {
     /// before it was known whether the choice fits.
     fn finish(&mut self, proceed: &mut dyn FnMut() -> bool) -> bool {
         let offloaded: Vec<_> = self.chosen.iter().map(|&choice| self.space[choice]).collect();
-        let is_paper = self.model.memory == MemoryModel::Paper;
-        if is_paper && paper_blocks(self.batch, &offloaded) > self.batch.gpu_blocks() {
-            // Known without a simulation.
+        let needed = planned_blocks(self.batch, &offloaded, self.model.memory);
+        if needed.is_some_and(|needed| needed > self.batch.gpu_blocks()) {
             return true;
         }
         let cost = cost(self.batch, &offloaded, self.model, &mut Unwatched);

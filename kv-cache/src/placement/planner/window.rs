@@ -102,7 +102,8 @@ impl Horizon {
         if let Some(request) = batch.requests().iter().position(no_time) {
             return Err(HorizonError::Slo { request: request + 1 });
         }
-        let no_time_ago = |request: &Request| *request.since_release.denom() == 0;
+        let no_time_ago =
+            |request: &Request| request.since_release.is_some_and(|since| *since.denom() == 0);
         match batch.requests().iter().position(no_time_ago) {
             Some(request) => Err(HorizonError::SinceRelease { request: request + 1 }),
             None => Ok(self),

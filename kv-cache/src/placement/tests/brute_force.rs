@@ -53,11 +53,13 @@ fn check(batch: &Batch, options: &Options, space: &[Placement]) -> bool {
     }
 }
 
-const MODELS: [Model; 4] = [
+const MODELS: [Model; 6] = [
     Model { discipline: Discipline::Edf, memory: MemoryModel::Paper },
     Model { discipline: Discipline::Edf, memory: MemoryModel::Safe },
     Model { discipline: Discipline::EqualShare, memory: MemoryModel::Paper },
     Model { discipline: Discipline::EqualShare, memory: MemoryModel::Safe },
+    Model { discipline: Discipline::Edf, memory: MemoryModel::Buffers },
+    Model { discipline: Discipline::EqualShare, memory: MemoryModel::Buffers },
 ];
 
 fn random_batch(numbers: &mut Numbers, layers_max: u64, requests_max: u64) -> Batch {
@@ -76,7 +78,7 @@ fn no_distance_driven_choice_is_better() {
     let (mut found, cases) = (0, 4000);
     for case in 0..cases {
         let batch = random_batch(&mut numbers, 14, 3);
-        let options = Options { model: MODELS[case % 4], ..Options::default() };
+        let options = Options { model: MODELS[case % 6], ..Options::default() };
         found += usize::from(check(&batch, &options, &distance_driven(batch.layers())));
     }
     assert!(cases / 2 < found && found < cases, "{found}");
@@ -157,7 +159,7 @@ fn no_choice_at_all_is_better() {
     let mut found = 0;
     for case in 0..400 {
         let batch = random_batch(&mut numbers, 4, 2);
-        let options = Options { model: MODELS[case % 4], space: Space::Full, ..Options::default() };
+        let options = Options { model: MODELS[case % 6], space: Space::Full, ..Options::default() };
         found += usize::from(check(&batch, &options, &all_sets(batch.layers())));
     }
     assert!(found > 200, "{found}");

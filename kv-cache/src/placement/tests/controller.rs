@@ -98,14 +98,15 @@ fn a_deposit_counts_for_the_victim() {
 
 #[test]
 fn a_paused_request_runs_when_the_last_one_is_rejected() {
-    let mut controller = Controller::new(policy(70), EXPECTED);
+    let policy = Policy { pause_steps_max: 1000, ..policy(70) };
+    let mut controller = Controller::new(policy, EXPECTED);
     controller.arrive(job(1, 7));
     decide(&mut controller);
     controller.arrive(job(2, 6));
     decide(&mut controller);
     assert_eq!(controller.paused().collect::<Vec<_>>(), [1]);
     // Request 2 grows by a block a layer in each step, until it does not fit alone.
-    for _ in 0..20 {
+    for _ in 0..100 {
         controller.stepped(0, EXPECTED);
         let decision = decide(&mut controller);
         let rejects = |action: &Action| matches!(action, Action::Reject { id: 2, .. });
@@ -169,7 +170,7 @@ fn layers_of_a_paused_request_leave_as_room_is_needed() {
 #[test]
 fn what_never_fits_is_rejected() {
     let mut controller = Controller::new(policy(70), EXPECTED);
-    controller.arrive(job(1, 14));
+    controller.arrive(job(1, 71));
     controller.arrive(job(2, 2));
     let decision = decide(&mut controller);
     assert!(!decision.actions.iter().any(|action| matches!(action, Action::Pause(_))));

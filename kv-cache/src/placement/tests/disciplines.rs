@@ -7,7 +7,8 @@ use super::super::timeline::Unwatched;
 use super::*;
 
 /// A second implementation, step by step with fractions: slow, and written without the first.
-fn stall_by_steps(batch: &Batch, placements: &[Placement], discipline: Discipline) -> BigRational {
+fn stall_by_steps(batch: &Batch, placements: &[Placement], model: Model) -> BigRational {
+    let buffers = if model.memory == MemoryModel::Buffers { 2 } else { usize::MAX };
     let link = BigRational::new((*batch.link().numer()).into(), (*batch.link().denom()).into());
     let zero = fraction(0, 1);
     let blocks = |request: usize| {
@@ -30,10 +31,13 @@ fn stall_by_steps(batch: &Batch, placements: &[Placement], discipline: Disciplin
             }
             let ready = |request: &usize| {
                 let rests = !waits && placements[*request].offloaded().contains(&layer);
-                !queues[*request].is_empty() && !rests
+                let offloaded = placements[*request].offloaded();
+                let used = offloaded.iter().filter(|used| **used < layer).count();
+                let fetched = offloaded.len() - queues[*request].len();
+                !queues[*request].is_empty() && !rests && fetched - used < buffers
             };
             let mut served: Vec<_> = (0..queues.len()).filter(ready).collect();
-            if discipline == Discipline::Edf {
+            if model.discipline == Discipline::Edf {
                 served.sort_by_key(|&request| (queues[request][0].0, request));
                 served.truncate(1);
             }
@@ -62,6 +66,7 @@ fn stall_by_steps(batch: &Batch, placements: &[Placement], discipline: Disciplin
 #[test]
 fn two_implementations_agree() {
     let mut numbers = Numbers(17);
+    let mut waits = 0;
     for case in 0..1500 {
         let layers = u16::try_from(numbers.next(1, 12)).unwrap();
         let requests: Vec<_> = (0..numbers.next(1, 4)).map(|_| numbers.next(1, 9)).collect();
@@ -72,19 +77,27 @@ fn two_implementations_agree() {
         for discipline in [Discipline::Edf, Discipline::EqualShare] {
             let model = Model { discipline, memory: MemoryModel::Safe };
             let found = evaluate(&batch, &placements, model).unwrap();
-            let expected = stall_by_steps(&batch, &placements, discipline);
+            let expected = stall_by_steps(&batch, &placements, model);
             assert_eq!(found.stall_blocks, expected, "case {case}: {batch:?} {placements:?}");
             let paper = Model { discipline, memory: MemoryModel::Paper };
             let paper = evaluate(&batch, &placements, paper).unwrap();
             assert!(paper.memory_blocks <= found.memory_blocks, "case {case}");
             assert!(found.memory_blocks <= batch.all_blocks(), "case {case}");
-            let timeline = timeline(&batch, &placements, discipline).unwrap();
+            let buffers = Model { discipline, memory: MemoryModel::Buffers };
+            let of_buffers = evaluate(&batch, &placements, buffers).unwrap();
+            let expected = stall_by_steps(&batch, &placements, buffers);
+            assert_eq!(of_buffers.stall_blocks, expected, "case {case}: {batch:?} {placements:?}");
+            waits += usize::from(of_buffers.stall_blocks > found.stall_blocks);
+            assert!(of_buffers.memory_blocks >= paper.memory_blocks, "case {case}");
+            let timeline = timeline(&batch, &placements, model).unwrap();
             let blocks = (timeline.length() - f64::from(layers)) * *link.numer() as f64;
             let stall = blocks / *link.denom() as f64;
             let exact = rounded(&found.stall_blocks);
             assert!((stall - exact).abs() < 1e-3, "case {case}: {stall} {exact}");
         }
     }
+    // Streams that wait for a buffer come later.
+    assert!(waits > 50, "{waits}");
 }
 
 fn rounded(ratio: &BigRational) -> f64 {
@@ -125,6 +138,8 @@ fn equation_one_counts_less_than_what_streams_bring() {
     };
     // While layer 3 executes, its 6 blocks and 3 blocks of layer 4 are there.
     assert_eq!((memory(MemoryModel::Paper), memory(MemoryModel::Safe)), (63, 66));
+    // 57 blocks stay, and each request has two buffers of its own.
+    assert_eq!(memory(MemoryModel::Buffers), 57 + 2 * (3 + 6));
 }
 
 #[test]

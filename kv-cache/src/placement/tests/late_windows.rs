@@ -17,7 +17,7 @@ fn where_no_plan_holds_none_of_all_choices_does() {
             slo_layer_times: (numbers.next(0, 1) == 0)
                 .then(|| Ratio::new(u64::from(layers) * 4 + numbers.next(0, 24), 4)),
             deposit_tokens: u32::try_from(numbers.next(0, 2)).unwrap(),
-            since_release: Ratio::new(numbers.next(0, 4), 2),
+            since_release: numbers.next(0, 4).checked_sub(1).map(|halves| Ratio::new(halves, 2)),
             ..Request::new(blocks)
         };
         let requests: Vec<_> = sizes.iter().map(request).collect();
@@ -54,7 +54,7 @@ fn where_no_plan_holds_none_of_all_choices_does() {
             );
         }
     }
-    assert!(infeasible > 250, "{infeasible}");
+    assert!(infeasible > 200, "{infeasible}");
 }
 
 /// Many requests of which no choice holds, though none is hopeless alone: the search ends.

@@ -62,7 +62,7 @@ impl Engine {
             Action::Reject { id, .. } => {
                 let known = self.requests.remove(id).unwrap();
                 let mut space = distance_driven(self.layers);
-                space.push(Placement::default());
+                space.extend([Placement::default(), Placement::every(1, self.layers)]);
                 let fits = |placement: Placement| {
                     self.evaluated(vec![Request::new(self.blocks(&known))], &[placement]).feasible
                 };
@@ -101,8 +101,8 @@ fn any_engine(numbers: &mut Numbers) -> (Engine, Controller, Measured) {
     let layers = u16::try_from(numbers.next(2, 9)).unwrap();
     let gpu_blocks = numbers.next(20, 90);
     let block_tokens = [1, 4, 100][usize::try_from(numbers.next(0, 2)).unwrap()];
-    let memory = [MemoryModel::Paper, MemoryModel::Safe];
-    let memory = memory[usize::try_from(numbers.next(0, 1)).unwrap()];
+    let memory = [MemoryModel::Paper, MemoryModel::Safe, MemoryModel::Buffers];
+    let memory = memory[usize::try_from(numbers.next(0, 2)).unwrap()];
     let model = Model { memory, ..Model::default() };
     let horizon = Horizon {
         block_tokens,

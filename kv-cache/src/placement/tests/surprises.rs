@@ -174,3 +174,72 @@ fn a_name_that_is_used_again_is_another_request() {
     assert_eq!(rank.install(&message.unwrap().encode()).unwrap(), moves);
     assert_eq!(lead.decide(&mut || true).unwrap().1, None);
 }
+
+#[test]
+fn a_request_that_fits_with_all_layers_offloaded_runs() {
+    let mut controller = Controller::new(Policy::new(4, 15), EXPECTED);
+    controller.arrive(Job { id: 1, tokens: 159, slo_ns: None });
+    let decision = decide(&mut controller);
+    let placement = Placement::every(1, 4);
+    assert_eq!(decision.actions, [Action::Place { id: 1, placement }]);
+    // Every second layer of 10 blocks: 20 stay, and 10 pass through the buffer.
+    let reason = plan(&batch(4, 3, 15, &[10]), &Options::default(), &mut || true).unwrap();
+    let memory = Infeasible::Memory { step: 1, least_blocks: 30, gpu_blocks: 15 };
+    assert_eq!(reason, Outcome::Infeasible(memory));
+}
+
+#[test]
+fn an_iteration_of_which_no_rank_tells_has_a_token() {
+    let mut lead = Lead::new(Controller::new(Policy::new(9, 70), EXPECTED), 9);
+    lead.arrive(Job { id: 1, tokens: 6, slo_ns: None });
+    lead.decide(&mut || true).unwrap();
+    lead.stepped(10, &[]);
+    assert_eq!(lead.release(10), [(1, 1)]);
+}
+
+#[test]
+fn requests_that_wait_and_cannot_run_cause_no_plan_in_each_iteration() {
+    let horizon = Horizon { block_tokens: 100_000, ..Horizon::default() };
+    let policy = Policy { horizon, pause_steps_max: 3, run_steps_min: 40, ..Policy::new(9, 60) };
+    let mut controller = Controller::new(policy, EXPECTED);
+    (0..3).for_each(|id| controller.arrive(Job { id, tokens: 600_000, slo_ns: None }));
+    let mut plans = 0;
+    for _ in 0..200 {
+        plans += usize::from(decide(&mut controller).trigger.is_some());
+        controller.stepped(0, EXPECTED);
+    }
+    assert!(plans < 40, "{plans} plans in 200 iterations");
+}
+
+#[test]
+fn a_name_that_comes_twice_is_one_request() {
+    let mut controller = Controller::new(Policy::new(9, 1000), EXPECTED);
+    controller.arrive(Job { id: 1, tokens: 10, slo_ns: None });
+    controller.arrive(Job { id: 1, tokens: 20, slo_ns: None });
+    let decision = decide(&mut controller);
+    assert_eq!(decision.actions.len(), 1, "{decision:?}");
+    assert_eq!(controller.running().count(), 1);
+}
+
+#[test]
+fn the_first_token_of_a_request_is_not_late() {
+    let horizon = Horizon { block_tokens: 100_000, ..Horizon::default() };
+    let slow = Measured { layer_ns: 100, block_ns: Some(1000) };
+    let mut controller = Controller::new(Policy { horizon, ..Policy::new(9, 15) }, slow);
+    // Together they take longer than promised. Alone they do not.
+    (1..3).for_each(|id| controller.arrive(Job { id, tokens: 1, slo_ns: Some(1000) }));
+    let decision = decide(&mut controller);
+    assert_eq!(controller.running().count(), 2, "{decision:?}");
+}
+
+#[test]
+fn ranks_take_a_plan_of_any_number_of_requests() {
+    let mut installed = Installed::default();
+    for id in 0..(1 << 16) + 1 {
+        installed.apply(&Action::Place { id, placement: Placement::default() });
+    }
+    installed.number(1);
+    let message = PlanMessage { version: 1, layers: 9, installed };
+    let decoded = PlanMessage::decode(&message.encode());
+    assert!(decoded.as_ref() == Ok(&message), "{:?}", decoded.err());
+}
