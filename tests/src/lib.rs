@@ -7,7 +7,7 @@ pub mod exploration;
 pub mod fabric_conformance;
 pub mod flush_sites;
 pub mod heap_scenarios;
-pub mod hostile_scenarios;
+pub mod hostile;
 pub mod lock_fairness;
 mod lock_gate;
 pub mod lock_scenarios;

@@ -200,6 +200,12 @@ impl Cluster {
         Self { rack, processes: Processes::default(), geometry, shift: 0 }
     }
 
+    /// The same rack, with hosts that lay the region out by `geometry`.
+    #[must_use]
+    pub fn laid_out_by(&self, geometry: Geometry) -> Self {
+        Self { geometry, ..self.clone() }
+    }
+
     /// The same rack, whose hosts join other nodes in most seeds.
     #[must_use]
     pub fn renumbered(self, seed: u64) -> Self {

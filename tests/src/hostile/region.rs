@@ -1,34 +1,38 @@
-//! A host that writes nonsense into the metadata of a region: what reads it must not panic, hang,
-//! read outside, or take a wrong byte for a right one.
+//! Damage to the metadata of a region and to the memory of a host, by a process that may write both.
 
-use cxl_shm_objects::LockTable;
-use cxl_shm_objects::NamedRoots;
-use cxl_shm_objects::Objects;
 use std::time::Duration;
 
+use arbitrary::Unstructured;
 use cxl_shm::clock::Clock;
-use cxl_shm::fabric::Fabric;
-use cxl_shm::layout::{Geometry, Layout};
+use cxl_shm::fabric::{Fabric, HostMemory};
+use cxl_shm::host::HostTier;
+use cxl_shm::layout::{Geometry, Layout, read_superblock};
 use cxl_shm::lifecycle::NoFence;
-use cxl_shm::units::{LINE_BYTES, LineRange, LockId, PAGE_BYTES, WORD_BYTES, WordOffset};
-use cxl_shm::verify::simulated::{DmaCache, Faults, Random, Schedule, Settings};
-use cxl_shm_objects::RootKind;
-use kv_cache::{BlockHash, Cache, CacheGeometry, ChainHasher, Model};
+use cxl_shm::units::{LINE_BYTES, LineRange, LockId, PAGE_BYTES};
+use cxl_shm::verify::simulated::{DmaCache, Faults, Schedule, Settings};
+use cxl_shm_objects::{LockTable, NamedRoots, Objects, RootKind};
+use kv_cache::{
+    Audit, BlockHash, BlockUses, Cache, CacheGeometry, ChainHasher, Model, PayloadSample,
+    PoolReader, agent_of, directives_of, held_by, holders_of, summary_of,
+};
 use lock_manager::{ManagerRole, Timeouts};
 use rackline::dma::SimulatedDma;
 use rackline::session::SessionCore;
 use rackline::{NewBlock, SessionOptions};
 
+use super::damaged_lines::{DamagedLines, line_number, value};
 use crate::rack::{Cluster, Mutant, RackMember, lock_protocol, run};
 
-const HOSTS: usize = 3;
+pub(super) const HOSTS: usize = 3;
+/// Changes that an input makes at most: more say no more, and take longer.
+const EDITS_MAX: usize = 64;
 const BLOCK_BYTES: usize = 200;
 const BLOCKS: u32 = 6;
-/// The superblock is checked whole before anything derives from it, by tests of its own.
-const SUPERBLOCK_BYTES: u64 = 3 * PAGE_BYTES;
+/// Another target damages the superblock.
+pub(super) const SUPERBLOCK_BYTES: u64 = 3 * PAGE_BYTES;
 
 /// The geometry, and what the layer above keeps in the superblock.
-fn geometry() -> (Geometry, [u64; 6]) {
+pub(super) fn geometry() -> (Geometry, [u64; 6]) {
     let cache = CacheGeometry::new(32, 16).unwrap_or_else(|error| panic!("{error}"));
     let geometry = Geometry {
         region_bytes: 2 << 20,
@@ -47,19 +51,21 @@ fn payload(hash: &BlockHash) -> Vec<u8> {
     hash.as_bytes().iter().copied().cycle().take(BLOCK_BYTES).collect()
 }
 
-/// Three hosts fill a region; one of them then scribbles over its metadata; all continue working
-/// with it. Errors, misses and time-outs are right answers.
+/// Three hosts fill a region. Then lines of it are damaged as `input` says, or the memory of a host is.
+/// All hosts go on with what is there. Errors, misses and time-outs are right answers.
 ///
 /// # Panics
 /// When anything panics, does not end, or a wrong byte is accepted.
-pub fn nonsense_in_the_metadata(mutant: Mutant, seed: u64) {
+pub fn damaged_region(input: &[u8]) {
+    let mut input = Unstructured::new(input);
+    let seed = u64::from(input.arbitrary::<u8>().unwrap_or(0));
     let (geometry, application) = geometry();
     let settings = Settings { seed, ..Settings::sticky(HOSTS, geometry.region_bytes) };
-    let cluster = Cluster::format(settings, geometry, lock_protocol(seed), application, mutant);
-    let work = |seed, steps_max| {
-        let mut schedule = Schedule::builder(&cluster.rack, seed)
-            .steps_max(mutant.steps_max(steps_max))
-            .faults(Faults::NONE);
+    let protocol = lock_protocol(seed);
+    let cluster = Cluster::format(settings, geometry, protocol, application, Mutant::NONE);
+    let work = |seed, steps_max, forged| {
+        let mut schedule =
+            Schedule::builder(&cluster.rack, seed).steps_max(steps_max).faults(Faults::NONE);
         for host in 0..HOSTS {
             let manager = cluster.clone();
             schedule = schedule.daemon(host, format!("manager {host}"), move |_| {
@@ -68,66 +74,83 @@ pub fn nonsense_in_the_metadata(mutant: Mutant, seed: u64) {
             let worker = cluster.clone();
             schedule = schedule.task(host, format!("worker {host}"), move || {
                 if let Ok(member) = worker.try_join(host, "worker") {
-                    use_everything(&worker, &member, host);
+                    use_everything(&worker, &member, host, forged);
                 }
             });
         }
         run(schedule);
         cluster.processes.end_all();
     };
-    work(seed, 3_000_000);
-    scribble(&cluster, geometry, seed);
-    work(!seed, 6_000_000);
+    work(seed, 3_000_000, Forged(false));
+    let forged = damage(&cluster, geometry, &mut input);
+    work(!seed, 6_000_000, forged);
+    observe(&cluster);
 }
 
-/// Writes words of all kinds to places of all kinds.
-fn scribble(cluster: &Cluster, geometry: Geometry, seed: u64) {
+/// Damages the metadata behind the superblock, or the words of a host.
+fn damage(cluster: &Cluster, geometry: Geometry, input: &mut Unstructured<'_>) -> Forged {
     let layout = Layout::new(geometry).unwrap_or_else(|error| panic!("{error}"));
-    let fabric = cluster.rack.host(2);
-    let mut random = Random::new(seed);
+    let device = cluster.rack.host(2);
     let metadata = LineRange::covering(layout.metadata());
-    fabric.refresh(metadata);
-    let words = (layout.metadata().bytes() - SUPERBLOCK_BYTES) / WORD_BYTES;
-    let place = |random: &mut Random| {
-        let at = SUPERBLOCK_BYTES + random.below(words) * WORD_BYTES;
-        WordOffset::new(at).unwrap_or_else(|| panic!("{at} is a multiple of eight"))
-    };
-    // Most of the metadata is blank: half of the words go where something is.
-    let written: Vec<WordOffset> = (0..words)
-        .filter_map(|word| WordOffset::new(SUPERBLOCK_BYTES + word * WORD_BYTES))
-        .filter(|at| fabric.load(*at) != 0)
-        .collect();
-    for _ in 0..1 + random.below(60) {
-        let at = if random.below(2) == 0 {
-            place(&mut random)
-        } else {
-            written[usize::try_from(random.below(written.len() as u64)).unwrap_or(0)]
+    assert!(metadata.lines() * LINE_BYTES < cluster.rack.bytes());
+    device.refresh(metadata);
+    let first = line_number(SUPERBLOCK_BYTES);
+    let mut lines = DamagedLines::of(&device, first..line_number(layout.metadata().bytes()));
+    let host_words = HostTier::words_of(&geometry);
+    for _ in 0..EDITS_MAX {
+        if input.is_empty() {
+            break;
+        }
+        let edit = match input.arbitrary() {
+            Ok(true) => lines.edit(input),
+            Ok(false) | Err(_) => damage_words(cluster, host_words, input),
         };
-        let value = match random.below(7) {
-            0 => 0,
-            1 => 1,
-            2 => u64::MAX,
-            3 => random.next_u64(),
-            4 => 1 << random.below(64),
-            5 => fabric.load(at).wrapping_add(1),
-            // What stands elsewhere: offsets, tickets, counts that make sense there.
-            _ => fabric.load(place(&mut random)),
-        };
-        fabric.store(at, value);
-        fabric.publish(LineRange::one(at.line()));
-        // A whole line of elsewhere, seal and all.
-        if random.below(8) == 0 {
-            let (from, to) = (place(&mut random).line(), place(&mut random).line());
-            let line = fabric.read_line(from);
-            fabric.write_line(to, &line);
-            fabric.publish(LineRange::one(to));
+        if edit.is_err() {
+            break;
         }
     }
-    // Nobody has anything of it in its caches, as after a restart of all hosts.
-    for host in 0..HOSTS {
-        cluster.rack.host(host).refresh(metadata);
+    // No cache has anything of it, as after a restart of all hosts.
+    (0..HOSTS).for_each(|host| cluster.rack.host(host).refresh(metadata));
+    Forged(lines.sealed())
+}
+
+/// Stores a value in the host memory that all processes of a host share.
+fn damage_words(
+    cluster: &Cluster,
+    words: usize,
+    input: &mut Unstructured<'_>,
+) -> arbitrary::Result<()> {
+    let memory = cluster.rack.host_memory(input.choose_index(HOSTS)?, words);
+    let at = input.choose_index(words)?;
+    let elsewhere = memory.load(input.choose_index(words)?);
+    memory.store(at, value(input, memory.load(at), elsewhere)?);
+    Ok(())
+}
+
+/// Reads the region as commands do that join no node.
+fn observe(cluster: &Cluster) {
+    let host = cluster.rack.host(1);
+    let Ok((superblock, layout)) = read_superblock(&host) else { return };
+    for in_use in [false, true] {
+        if let Ok(audit) = Audit::new(&host, &superblock, &layout, in_use) {
+            audit.run(PayloadSample::All, || (), |_, _, _| ());
+        }
     }
-    assert!(metadata.lines() * LINE_BYTES < cluster.rack.bytes());
+    if let Ok(mut reader) = PoolReader::new(&superblock, &layout) {
+        reader.refresh(&host);
+        reader.refresh(&host);
+    }
+    let nodes: Vec<_> = layout.nodes().collect();
+    for node in &nodes {
+        let _ = directives_of(&host, &superblock, &layout, *node);
+        let _ = agent_of(&host, &superblock, &layout, *node);
+        let _ = summary_of(&host, &superblock, &layout, *node);
+        let _ = held_by(&host, &superblock, &layout, *node);
+        let _ = holders_of(&host, &superblock, &layout, *node, 0);
+        if let Ok(uses) = BlockUses::look(&host, &superblock, &layout, *node, &nodes) {
+            let _ = uses.of(&host, 0);
+        }
+    }
 }
 
 fn manage(cluster: &Cluster, host: usize) {
@@ -146,12 +169,18 @@ fn manage(cluster: &Cluster, host: usize) {
     }
 }
 
-fn use_everything(cluster: &Cluster, member: &RackMember, host: usize) {
+/// Whether a line was changed and sealed again: then a block may have the bytes of another, with a
+/// checksum that fits. No reader can see that (deploy/docs/security.md).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Forged(pub(super) bool);
+
+/// Uses locks, chunks, objects and the cache.
+pub(super) fn use_everything(cluster: &Cluster, member: &RackMember, host: usize, forged: Forged) {
     let clock = cluster.clock(host);
     for _ in 0..2 {
         let chunk = member.allocate_chunk(&clock, 200, 77);
         let lock = member.allocate_lock(&clock, 200);
-        drop(member.lock_shared(LockId(9), &clock, 200));
+        drop(member.lock_shared(LockId(9.min(cluster.geometry().locks - 1)), &clock, 200));
         let _ = member.manager_seen();
         let _ = member.owned_chunks();
         if let Ok(chunk) = chunk {
@@ -190,7 +219,7 @@ fn use_everything(cluster: &Cluster, member: &RackMember, host: usize) {
         let parts = bytes.iter_mut().map(|bytes| vec![bytes.as_mut_slice()]).collect();
         let Ok(report) = session.fetch(found.blocks(), parts) else { continue };
         for (hash, bytes) in hashes.iter().zip(&bytes[..report.valid_blocks()]) {
-            assert!(*bytes == payload(hash), "wrong bytes were accepted");
+            assert!(forged.0 || *bytes == payload(hash), "wrong bytes were accepted");
         }
         let computed: Vec<_> = hashes.iter().map(payload).collect();
         let parts = computed.iter().map(|bytes| [bytes.as_slice()]);

@@ -1,10 +1,11 @@
-//! The packages of the workspace, as cargo tells of them.
+//! The packages of the repository, as cargo tells of them.
 
 use std::path::Path;
 
+use cargo_metadata::camino::{Utf8Path, Utf8PathBuf};
 use cargo_metadata::{Metadata, MetadataCommand};
 
-/// A package of the workspace.
+/// A package of the repository.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Package {
     /// Its name.
@@ -17,22 +18,43 @@ pub struct Package {
     pub targets: Vec<String>,
 }
 
+/// Folders below the root with a workspace of their own.
+const APART: &[&str] = &["tests/fuzz"];
+
 /// The packages of the workspace at `root`, in order of their manifests.
 ///
 /// # Errors
 /// What `cargo metadata` fails with.
 pub fn packages(root: &Path) -> Result<Vec<Package>, cargo_metadata::Error> {
-    let metadata = MetadataCommand::new().current_dir(root).no_deps().exec()?;
-    let mut packages: Vec<_> =
-        metadata.packages.iter().map(|package| read(package, &metadata)).collect();
+    let metadata = metadata(root)?;
+    let mut packages: Vec<_> = read(&metadata, &metadata.workspace_root).collect();
     packages.sort_by(|a, b| a.manifest.cmp(&b.manifest));
     Ok(packages)
 }
 
-fn read(package: &cargo_metadata::Package, metadata: &Metadata) -> Package {
-    let relative = |path: &cargo_metadata::camino::Utf8PathBuf| {
-        path.strip_prefix(&metadata.workspace_root).unwrap_or(path).to_string()
-    };
+/// The packages of the workspaces below the one at `root`.
+///
+/// # Errors
+/// What `cargo metadata` fails with.
+pub fn packages_apart(root: &Path) -> Result<Vec<Package>, cargo_metadata::Error> {
+    let top = metadata(root)?.workspace_root;
+    let mut packages = Vec::new();
+    for folder in APART {
+        packages.extend(read(&metadata(&root.join(folder))?, &top));
+    }
+    Ok(packages)
+}
+
+fn metadata(folder: &Path) -> Result<Metadata, cargo_metadata::Error> {
+    MetadataCommand::new().current_dir(folder).no_deps().exec()
+}
+
+fn read(metadata: &Metadata, root: &Utf8Path) -> impl Iterator<Item = Package> {
+    metadata.packages.iter().map(|package| read_one(package, root))
+}
+
+fn read_one(package: &cargo_metadata::Package, root: &Utf8Path) -> Package {
+    let relative = |path: &Utf8PathBuf| path.strip_prefix(root).unwrap_or(path).to_string();
     Package {
         name: package.name.to_string(),
         manifest: relative(&package.manifest_path),

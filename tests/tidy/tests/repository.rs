@@ -68,7 +68,8 @@ fn imports_between_folders_run_one_way() {
 
 #[test]
 fn every_rust_file_is_compiled() {
-    assert_kept(&dead_files::check(&repository(), &all_packages()));
+    let apart = packages::packages_apart(&root()).expect("cargo tells of the packages");
+    assert_kept(&dead_files::check(&repository(), &[all_packages(), apart].concat()));
 }
 
 #[test]

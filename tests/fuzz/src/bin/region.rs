@@ -1,0 +1,4 @@
+//! Fuzzes `rackline_tests::hostile::damaged_region`.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| rackline_tests::hostile::damaged_region(input));
