@@ -45,6 +45,32 @@ pub enum ExecutorError {
         /// The request.
         request: u64,
     },
+    /// A batch has a request more than once.
+    #[error("the batch names request {request} twice: name each request once")]
+    NamedTwice {
+        /// The request.
+        request: u64,
+    },
+    /// A layer is not the next one of the iteration.
+    #[error(
+        "layer {layer} is not the next one of the iteration, which is layer {next}: ask before each \
+         layer, say after it that it has executed, and begin another iteration after this error"
+    )]
+    NotNext {
+        /// The number given.
+        layer: u16,
+        /// The layer that was to come.
+        next: u16,
+    },
+    /// A layer has executed that the engine did not ask for.
+    #[error(
+        "layer {layer} has executed before it was asked for: ask before each layer, and begin another \
+         iteration after this error"
+    )]
+    NotAsked {
+        /// The layer, counted from 1.
+        layer: u16,
+    },
     /// No iteration is under way: none was begun, or it was given up after an error.
     #[error("no iteration is under way: begin one before its layers")]
     NoIteration,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use kv_cache::placement::{Fetch, Measured, Placement, Prefetch};
 
 use super::StreamedLayer;
+use super::error::ExecutorError;
 use super::stream::{Done, bytes_of};
 
 /// What an iteration took.
@@ -22,13 +23,25 @@ pub struct IterationFigures {
     pub stall_ns: u64,
 }
 
+/// A buffer whose layer has executed.
+#[derive(Debug)]
+pub(super) struct Freed {
+    pub(super) request: u64,
+    /// Which of the request's two.
+    pub(super) number: usize,
+    pub(super) buffer: Vec<Vec<u8>>,
+}
+
 /// An iteration under way.
 #[derive(Debug)]
 pub(super) struct Iteration {
     prefetch: Prefetch,
     /// What is in buffers, by request and layer.
     there: BTreeMap<(u64, u16), Vec<Vec<u8>>>,
-    layer_began_ns: u64,
+    /// The layer to ask for, or the one that executes.
+    next: u16,
+    /// When the layer began to execute; `None` when the engine has not asked for it.
+    began_ns: Option<u64>,
     layers: u64,
     layers_ns: u64,
     transfers_ns: u64,
@@ -43,7 +56,8 @@ impl Iteration {
         Self {
             prefetch: Prefetch::new(batch),
             there: BTreeMap::new(),
-            layer_began_ns: 0,
+            next: 1,
+            began_ns: None,
             layers: 0,
             layers_ns: 0,
             transfers_ns: 0,
@@ -61,6 +75,11 @@ impl Iteration {
 
     pub(super) fn begin_next(&mut self) -> Option<Fetch> {
         self.prefetch.begin_next()
+    }
+
+    /// Whether it streams layers of `request`.
+    pub(super) fn streams(&self, request: u64) -> bool {
+        self.prefetch.streams(request)
     }
 
     pub(super) fn is_there(&self, layer: u16) -> bool {
@@ -89,21 +108,37 @@ impl Iteration {
         self.stall_ns += ns;
     }
 
-    pub(super) const fn layer_began(&mut self, now_ns: u64) {
-        self.layer_began_ns = now_ns;
+    /// Refuses a layer that is not the next one.
+    pub(super) const fn is_next(&self, layer: u16) -> Result<(), ExecutorError> {
+        if layer == self.next {
+            return Ok(());
+        }
+        Err(ExecutorError::NotNext { layer, next: self.next })
     }
 
-    /// Enters that a layer has executed. The buffers that are free now, with request and number.
-    pub(super) fn executed(&mut self, layer: u16, now_ns: u64) -> Vec<(u64, usize, Vec<Vec<u8>>)> {
+    pub(super) const fn layer_began(&mut self, now_ns: u64) {
+        self.began_ns = Some(now_ns);
+    }
+
+    /// Enters that a layer has executed. The buffers that are free now.
+    pub(super) fn executed(
+        &mut self,
+        layer: u16,
+        now_ns: u64,
+    ) -> Result<Vec<Freed>, ExecutorError> {
+        self.is_next(layer)?;
+        let began_ns = self.began_ns.take();
+        let began_ns = began_ns.ok_or(ExecutorError::NotAsked { layer })?;
+        self.next = self.next.saturating_add(1);
         self.layers += 1;
-        self.layers_ns += now_ns.saturating_sub(self.layer_began_ns);
+        self.layers_ns += now_ns.saturating_sub(began_ns);
         self.prefetch.executed(layer);
         let used = self.prefetch.of_layer(layer);
         let free = used.filter_map(|fetch| {
             let buffer = self.there.remove(&(fetch.request, layer))?;
-            Some((fetch.request, fetch.buffer, buffer))
+            Some(Freed { request: fetch.request, number: fetch.buffer, buffer })
         });
-        free.collect()
+        Ok(free.collect())
     }
 
     pub(super) fn figures(&self) -> IterationFigures {

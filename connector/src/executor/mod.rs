@@ -23,12 +23,13 @@
 
 mod error;
 mod iteration;
+mod queue;
 mod requests;
 mod stream;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use cxl_shm::clock::SystemClock;
@@ -41,7 +42,7 @@ use crate::session::HoldReport;
 pub use error::ExecutorError;
 pub use iteration::IterationFigures;
 
-use self::iteration::Iteration;
+use self::iteration::{Freed, Iteration};
 use self::requests::Admitted;
 use self::stream::{Done, Stream};
 
@@ -132,9 +133,12 @@ impl Executor {
         Ok(())
     }
 
-    /// Releases a request: finished, or given up after an error.
+    /// Releases a request: finished, or given up after an error. An iteration under way that streams
+    /// layers of it is given up; another goes on.
     pub fn forget(&mut self, request: u64) {
-        self.give_up_iteration();
+        if self.iteration.as_ref().is_some_and(|iteration| iteration.streams(request)) {
+            self.give_up_iteration();
+        }
         if let Some(admitted) = self.requests.remove(&request) {
             admitted.release(&self.session);
         }
@@ -158,10 +162,15 @@ impl Executor {
     /// Begins a decode iteration of these requests: the first fetches begin (PLAN-X2).
     ///
     /// # Errors
-    /// [`ExecutorError::NotAdmitted`], [`ExecutorError::NoSuchLayer`], [`ExecutorError::Hold`] when
-    /// a hold was not renewed; nothing is fetched then. An iteration under way is given up.
+    /// [`ExecutorError::NotAdmitted`], [`ExecutorError::NoSuchLayer`], [`ExecutorError::NamedTwice`],
+    /// [`ExecutorError::Hold`] when a hold was not renewed; nothing is fetched then. An iteration under
+    /// way is given up.
     pub fn begin(&mut self, batch: &[(u64, Placement)]) -> Result<(), ExecutorError> {
         self.give_up_iteration();
+        let mut named = HashSet::new();
+        if let Some((request, _)) = batch.iter().find(|(request, _)| !named.insert(*request)) {
+            return Err(ExecutorError::NamedTwice { request: *request });
+        }
         for (request, placement) in batch {
             if placement.offloaded().is_empty() {
                 continue;
@@ -179,10 +188,10 @@ impl Executor {
     }
 
     /// What the engine needs before `layer`, counted from 1, executes: that layer of each request
-    /// that offloads it. Waits until it is there.
+    /// that offloads it. Waits until it is there. The engine asks for all layers, in their order.
     ///
     /// # Errors
-    /// [`ExecutorError`]; the iteration is given up then (PLAN-E3).
+    /// [`ExecutorError::NotNext`], or what fetching may say; the iteration is given up then (PLAN-E3).
     pub fn before(&mut self, layer: u16) -> Result<Vec<StreamedLayer<'_>>, ExecutorError> {
         if let Err(error) = self.wait_for(layer) {
             self.give_up_iteration();
@@ -196,10 +205,18 @@ impl Executor {
     /// The engine has executed `layer`: its buffers are free, and the next fetches begin.
     ///
     /// # Errors
+    /// [`ExecutorError::NotNext`]; [`ExecutorError::NotAsked`] without [`before`](Self::before);
     /// [`ExecutorError`]; the iteration is given up then.
     pub fn after(&mut self, layer: u16) -> Result<(), ExecutorError> {
         let iteration = self.iteration.as_mut().ok_or(ExecutorError::NoIteration)?;
-        for (request, number, buffer) in iteration.executed(layer, self.clock.now_ns()) {
+        let used = match iteration.executed(layer, self.clock.now_ns()) {
+            Ok(used) => used,
+            Err(error) => {
+                self.give_up_iteration();
+                return Err(error);
+            }
+        };
+        for Freed { request, number, buffer } in used {
             if let Some(admitted) = self.requests.get_mut(&request) {
                 admitted.buffers[number] = buffer;
             }
@@ -264,6 +281,7 @@ impl Executor {
     fn wait_for(&mut self, layer: u16) -> Result<(), ExecutorError> {
         let began_ns = self.clock.now_ns();
         let iteration = self.iteration.as_mut().ok_or(ExecutorError::NoIteration)?;
+        iteration.is_next(layer)?;
         let mut waited = false;
         while !iteration.is_there(layer) {
             waited |= !self.stream.has_next();
@@ -280,12 +298,11 @@ impl Executor {
         Ok(())
     }
 
-    /// Ends an iteration that was not ended. Its buffers are dropped when the thread is done with them.
+    /// Ends an iteration that was not ended, and drops its buffers.
     fn give_up_iteration(&mut self) {
         if let Some(iteration) = self.iteration.take() {
             self.count_waits(&iteration.figures());
         }
-        // A thread that is gone has none.
-        while self.stream.is_busy() && self.stream.next().is_ok() {}
+        self.stream.give_up();
     }
 }

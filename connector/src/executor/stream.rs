@@ -1,14 +1,15 @@
-//! The thread that fetches layers, one after the other in the order in which it is told to.
+//! The thread that fetches layers, one after the other: of those it was told, the soonest first.
 
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use crossbeam_channel::{Receiver, Sender, unbounded};
+use crossbeam_channel::{Receiver, unbounded};
 use cxl_shm::clock::SystemClock;
 use kv_cache::MatchedBlock;
 
 use super::error::{ExecutorError, Failure};
+use super::queue::{Adding, Taking, by_layer};
 use crate::asynchronous::AsyncSession;
 use crate::dma::{Checksum, Layers};
 use crate::spawn::spawn_with;
@@ -44,7 +45,7 @@ pub(super) struct Done {
 #[derive(Debug)]
 pub(super) struct Stream {
     /// `None` when it is being dropped.
-    work: Option<Sender<Work>>,
+    work: Option<Adding<Work>>,
     done: Receiver<Done>,
     /// Layers that it was given and has not given back.
     busy: usize,
@@ -55,12 +56,12 @@ pub(super) struct Stream {
 
 impl Stream {
     pub(super) fn start(session: AsyncSession) -> io::Result<Self> {
-        let (work, to_do) = unbounded::<Work>();
+        let (work, to_do) = by_layer();
         let (tell, done) = unbounded();
-        let run = move |(session, to_do): (AsyncSession, Receiver<Work>)| {
+        let run = move |(session, to_do): (AsyncSession, Taking<Work>)| {
             let clock = SystemClock::start();
             // Nobody listens any more when the executor is dropped.
-            for work in to_do {
+            while let Some(work) = to_do.take() {
                 if tell.send(fetch(&session, work, &clock)).is_err() {
                     break;
                 }
@@ -72,9 +73,9 @@ impl Stream {
     }
 
     pub(super) fn begin(&mut self, work: Work) -> Result<(), ExecutorError> {
-        let sender = self.work.as_ref().ok_or(ExecutorError::Ended)?;
+        let queue = self.work.as_mut().ok_or(ExecutorError::Ended)?;
         let bytes = bytes_of(&work.buffer);
-        sender.send(work).map_err(|_| ExecutorError::Ended)?;
+        queue.add(work.layer, work).map_err(|_| ExecutorError::Ended)?;
         self.busy += 1;
         self.busy_bytes += bytes;
         Ok(())
@@ -92,13 +93,18 @@ impl Stream {
         Ok(done)
     }
 
+    /// Drops what the thread has not begun, and waits for the layer that it fetches.
+    pub(super) fn give_up(&mut self) {
+        let dropped = self.work.as_ref().map_or_else(Vec::new, Adding::take_back);
+        self.busy -= dropped.len();
+        // A thread that is gone has none.
+        while self.busy > 0 && self.next().is_ok() {}
+        self.busy_bytes = 0;
+    }
+
     /// Whether [`next`](Self::next) does not wait.
     pub(super) fn has_next(&self) -> bool {
         !self.done.is_empty()
-    }
-
-    pub(super) const fn is_busy(&self) -> bool {
-        self.busy > 0
     }
 
     /// Bytes of the buffers that the thread has.

@@ -184,9 +184,63 @@ fn requests_of_one_prefix_stream_their_layers_each() {
     // One is finished while an iteration of both is under way: it is over for the other, too.
     executor.begin(&batch).unwrap();
     executor.forget(7);
-    assert!(matches!(executor.before(4), Err(ExecutorError::NoIteration)));
+    assert!(matches!(executor.before(1), Err(ExecutorError::NoIteration)));
     executor.begin(&batch[1..]).unwrap();
-    assert_eq!(executor.before(5).unwrap().len(), 1, "the blocks are held for the other still");
+    for layer in 1..=LAYERS {
+        let there = executor.before(layer).unwrap().len();
+        assert_eq!(there, usize::from(matches!(layer, 4 | 5)), "its blocks are held still");
+        executor.after(layer).unwrap();
+    }
+}
+
+#[test]
+fn an_iteration_goes_on_when_a_request_is_forgotten_that_it_does_not_stream() {
+    let bed = Bed::new(Duration::from_secs(30));
+    let mut executor = bed.executor();
+    executor.admit(8, bed.held(), &mut |_, _| ()).unwrap();
+    let batch = [offload(&[2]), vec![(8, Placement::default())]].concat();
+    executor.begin(&batch).unwrap();
+    executor.forget(8);
+    executor.forget(9);
+    for layer in 1..=LAYERS {
+        let streamed = executor.before(layer).unwrap().len();
+        assert_eq!(streamed, usize::from(layer == 2), "layer {layer}");
+        executor.after(layer).unwrap();
+    }
+    assert_eq!(executor.end().unwrap().blocks, u64::from(BLOCKS));
+}
+
+#[test]
+fn layers_out_of_order_are_refused() {
+    let bed = Bed::new(Duration::from_secs(30));
+    let mut executor = bed.executor();
+    let batch = offload(&[1, 2, 3, 5]);
+    let mut refused = |steps: &dyn Fn(&mut Executor) -> Result<(), ExecutorError>| {
+        executor.begin(&batch).unwrap();
+        let error = steps(&mut executor).unwrap_err();
+        assert!(matches!(executor.end(), Err(ExecutorError::NoIteration)), "{error}");
+        error.to_string()
+    };
+    let skipped = refused(&|executor| executor.before(2).map(drop));
+    assert!(skipped.contains("layer 2 is not the next one"), "{skipped}");
+    let unasked = refused(&|executor| executor.after(1));
+    assert!(unasked.contains("layer 1 has executed before it was asked for"), "{unasked}");
+    let again = refused(&|executor| {
+        executor.before(1)?;
+        executor.after(1)?;
+        executor.before(1).map(drop)
+    });
+    assert!(again.contains("which is layer 2"), "{again}");
+    let twice = refused(&|executor| {
+        executor.before(1)?;
+        executor.after(1)?;
+        executor.after(1)
+    });
+    assert!(twice.contains("which is layer 2"), "{twice}");
+    let batch = [offload(&[2]), offload(&[3])].concat();
+    let named = executor.begin(&batch).unwrap_err();
+    assert!(matches!(named, ExecutorError::NamedTwice { request: 7 }), "{named}");
+    iterate(&mut executor, &batch[..1]).unwrap();
 }
 
 #[test]

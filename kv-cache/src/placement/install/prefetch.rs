@@ -58,6 +58,12 @@ impl Prefetch {
         Some(self.waiting.remove(next).fetch)
     }
 
+    /// Whether layers of `request` are fetched.
+    #[must_use]
+    pub fn streams(&self, request: u64) -> bool {
+        self.fetches.iter().any(|fetch| fetch.request == request)
+    }
+
     /// The fetches that a layer needs before it executes.
     pub fn of_layer(&self, layer: u16) -> impl Iterator<Item = Fetch> {
         self.fetches.iter().copied().filter(move |fetch| fetch.layer == layer)
