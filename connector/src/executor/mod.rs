@@ -29,7 +29,7 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use cxl_shm::clock::SystemClock;
@@ -150,8 +150,11 @@ impl Executor {
     /// [`ExecutorError`]; an iteration under way is given up.
     pub fn bring(&mut self, request: u64, layer: u16) -> Result<Vec<Vec<u8>>, ExecutorError> {
         self.give_up_iteration();
-        let admitted = self.admitted(request)?;
-        let buffer = admitted.empty_buffer(&self.layers, layer)?;
+        let index = self.index_of(layer)?;
+        let admitted = self.requests.get_mut(&request);
+        let admitted = admitted.ok_or(ExecutorError::NotAdmitted { request })?;
+        let [buffer, _] = std::mem::take(&mut admitted.buffers);
+        let buffer = admitted.fitted(buffer, &self.layers, index);
         let work = admitted.work(&self.layers, request, layer, buffer)?;
         self.stream.begin(work)?;
         let Done { layer: brought, buffer, outcome, .. } = self.stream.next()?;
@@ -183,6 +186,7 @@ impl Executor {
             admitted.renew(*request, &self.session)?;
         }
         self.renew()?;
+        self.free_buffers(batch);
         self.iteration = Some(Iteration::new(batch));
         self.prefetch()
     }
@@ -246,7 +250,8 @@ impl Executor {
         }
     }
 
-    /// Bytes of all buffers: two layers of each request that offloads some, at most.
+    /// Bytes of all buffers: of each request of the last batch as many layers as it offloads, two at
+    /// most (PLAN-M3).
     #[must_use]
     pub fn buffer_bytes(&self) -> usize {
         let free = self.requests.values().flat_map(|admitted| &admitted.buffers);
@@ -254,8 +259,14 @@ impl Executor {
         free + self.stream.busy_bytes() + self.iteration.as_ref().map_or(0, Iteration::held_bytes)
     }
 
-    fn admitted(&self, request: u64) -> Result<&Admitted, ExecutorError> {
-        self.requests.get(&request).ok_or(ExecutorError::NotAdmitted { request })
+    /// Drops the buffers that the iteration of `batch` does not use.
+    fn free_buffers(&mut self, batch: &[(u64, Placement)]) {
+        let offloaded = batch.iter().map(|(request, placement)| (*request, placement.offloaded()));
+        let offloaded: HashMap<_, _> = offloaded.collect();
+        for (request, admitted) in &mut self.requests {
+            let used = offloaded.get(request).map_or(0, |layers| layers.len());
+            admitted.buffers.iter_mut().skip(used).for_each(|buffer| *buffer = Vec::new());
+        }
     }
 
     /// The index of a layer that is counted from 1.
@@ -269,8 +280,9 @@ impl Executor {
         while let Some(fetch) = iteration.begin_next() {
             let admitted = self.requests.get_mut(&fetch.request);
             let admitted = admitted.ok_or(ExecutorError::NotAdmitted { request: fetch.request })?;
+            let index = requests::index_of(&self.layers, fetch.layer)?;
             let buffer = std::mem::take(&mut admitted.buffers[fetch.buffer]);
-            let buffer = admitted.fitted(buffer, &self.layers, fetch.layer)?;
+            let buffer = admitted.fitted(buffer, &self.layers, index);
             let work = admitted.work(&self.layers, fetch.request, fetch.layer, buffer)?;
             self.stream.begin(work)?;
         }

@@ -93,26 +93,16 @@ impl Admitted {
         drop(session.release(self.held));
     }
 
-    /// A buffer for a layer.
-    pub(super) fn empty_buffer(
-        &self,
-        layers: &Layers,
-        layer: u16,
-    ) -> Result<Vec<Vec<u8>>, ExecutorError> {
-        self.fitted(Vec::new(), layers, layer)
-    }
-
-    /// The buffer, as long as a layer of the blocks.
+    /// The buffer, as long as the layer of that index of the blocks.
     pub(super) fn fitted(
         &self,
         mut buffer: Vec<Vec<u8>>,
         layers: &Layers,
-        layer: u16,
-    ) -> Result<Vec<Vec<u8>>, ExecutorError> {
-        let bytes = length(layers, index_of(layers, layer)?);
+        index: usize,
+    ) -> Vec<Vec<u8>> {
         buffer.resize_with(self.blocks.len(), Vec::new);
-        buffer.iter_mut().for_each(|block| block.resize(bytes, 0));
-        Ok(buffer)
+        buffer.iter_mut().for_each(|block| block.resize(length(layers, index), 0));
+        buffer
     }
 
     /// What the thread is to do for a layer.

@@ -60,9 +60,9 @@ pub(crate) struct Options {
     drive: Option<Drive>,
 
     /// Ask the last turns again at the end, up to four together, while the worker has memory for
-    /// PERCENT of their KV (60 when it is not given). The planner decides which layers are in the pool
+    /// PERCENT of their KV (70 when it is not given). The planner decides which layers are in the pool
     /// alone. They are streamed from there while the worker decodes. Meanwhile a block is damaged.
-    #[arg(long, value_name = "PERCENT", num_args = 0..=1, require_equals = true, default_missing_value = "60", value_parser = clap::value_parser!(u64).range(1..=100))]
+    #[arg(long, value_name = "PERCENT", num_args = 0..=1, require_equals = true, default_missing_value = "70", value_parser = clap::value_parser!(u64).range(1..=100))]
     offload: Option<u64>,
 
     /// Conversations about each document.
@@ -161,6 +161,11 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         ensure!(
             offloaded.tokens_equal,
             "the tokens with offloaded layers differ: this is a bug, please report it"
+        );
+        ensure!(
+            offloaded.kept_to_memory(),
+            "a worker with offloaded layers held more KV than it had memory for: this is a bug, please \
+             report it"
         );
     }
     ensure!(corrupt > 0, "a damaged block was not noticed: this is a bug, please report it");

@@ -127,6 +127,8 @@ pub(super) struct Offloaded {
     pub(super) stalls: u64,
     /// How long it waited in all.
     pub(super) stall_ms: u64,
+    /// Bytes of keys and values for which the worker had memory.
+    pub(super) limit_kv_bytes: u64,
     /// Most bytes of keys and values that were in the worker's memory, buffers among them.
     pub(super) peak_kv_bytes: u64,
     /// Bytes of keys and values of all prompts and answers.
@@ -134,6 +136,9 @@ pub(super) struct Offloaded {
     /// Blocks that were lost or damaged while their layers were in the pool alone, by reason. Their
     /// prompts were computed again from there.
     pub(super) lost_blocks: BTreeMap<String, u64>,
+    /// Blocks that the pool did not keep: they were in the worker's memory in all layers, beyond what
+    /// the limit allows.
+    pub(super) unpooled_blocks: u64,
 }
 
 /// What one task moved between a worker and the pool.

@@ -2,6 +2,11 @@
 //!
 //! The controller places layers, the plan goes through the bytes that ranks would broadcast, and
 //! the executor streams what is offloaded. This has one rank: the small model runs on one.
+//!
+//! The memory of the worker has a limit. What the planner does not count is taken off before: the
+//! copy of a layer that executes, and the tokens behind the last whole block of a prompt, which stay
+//! in memory in all layers. Two things are not counted. Prompts are computed as a prefill worker
+//! would, and a prompt that begins to decode is read in pieces of a few whole blocks.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +14,8 @@ use anyhow::{Context as _, Result, bail};
 use cxl_shm::clock::SystemClock;
 use demo::{BatchSteps, ForwardError, KvCache, KvGeometry, Sequence};
 use kv_cache::placement::{
-    Action, Controller, Decision, Job, Lead, Measured, Move, Placement, Policy, Rank,
+    Action, Controller, Decision, Job, Lead, Measured, MemoryModel, Model, Move, Placement, Policy,
+    Rank,
 };
 use rackline::dma::Layers;
 use rackline::executor::{Executor, ExecutorError};
@@ -41,9 +47,45 @@ struct Request {
     answered: bool,
 }
 
+/// Blocks of a prompt that may be in the pool alone. The scores after the last token come only from
+/// computing it.
+fn whole_blocks(prompt: &[u32], geometry: &KvGeometry) -> usize {
+    prompt.len().saturating_sub(1) / geometry.block_tokens
+}
+
+/// How large a request gets, in blocks of one layer.
+#[derive(Clone, Copy, Debug)]
+struct Size {
+    layers: u64,
+    /// Those that can be offloaded.
+    whole: u64,
+    /// Those behind them, with the answer.
+    rest: u64,
+}
+
+impl Size {
+    fn of(prompt: &[u32], max_tokens: usize, geometry: &KvGeometry) -> Self {
+        let whole = whole_blocks(prompt, geometry);
+        let all = (prompt.len() + max_tokens).div_ceil(geometry.block_tokens);
+        let (whole, rest) = (whole as u64, (all - whole) as u64);
+        Self { layers: geometry.layers as u64, whole, rest }
+    }
+
+    /// Blocks of all layers.
+    const fn of_all_layers(&self) -> u64 {
+        (self.whole + self.rest) * self.layers
+    }
+
+    /// Blocks that are in memory and that the planner does not count, at most.
+    const fn uncounted(&self) -> u64 {
+        self.whole + self.rest * self.layers
+    }
+}
+
 /// A batch that is decoded with offloaded layers.
 pub(in crate::demo) struct Offloading<'e> {
     engine: &'e Engine,
+    shared: &'e Shared<'e>,
     session: AsyncSession,
     executor: Executor,
     lead: Lead,
@@ -57,7 +99,7 @@ impl<'e> Offloading<'e> {
     /// Publishes what the pool has not of the prompts, and tells the controller of them.
     pub(in crate::demo) fn begin(
         engine: &'e Engine,
-        shared: &Shared<'_>,
+        shared: &'e Shared<'e>,
         prompts: Vec<Vec<u32>>,
         max_tokens: usize,
         memory_percent: u64,
@@ -68,28 +110,38 @@ impl<'e> Offloading<'e> {
         let layer_bytes = (0..geometry.layers).map(|_| geometry.layer_bytes() as u64);
         let executor = Executor::new(session.clone(), Layers::new(layer_bytes))?;
 
-        let blocks =
-            |prompt: &Vec<u32>| (prompt.len() + max_tokens).div_ceil(geometry.block_tokens);
-        let layer_blocks: usize = prompts.iter().map(blocks).sum();
         let layers = u16::try_from(geometry.layers)?;
-        let memory_blocks = layer_blocks as u64 * u64::from(layers) * memory_percent / 100;
-        let controller = Controller::new(Policy::new(layers, memory_blocks), EXPECTED);
+        let sizes: Vec<_> =
+            prompts.iter().map(|prompt| Size::of(prompt, max_tokens, &geometry)).collect();
+        let limit_blocks =
+            sizes.iter().map(Size::of_all_layers).sum::<u64>() * memory_percent / 100;
+        let uncounted: u64 = sizes.iter().map(Size::uncounted).sum();
+        let memory_blocks = limit_blocks.saturating_sub(uncounted);
+        let policy = Policy {
+            model: Model { memory: MemoryModel::Buffers, ..Model::default() },
+            ..Policy::new(layers, memory_blocks)
+        };
+        let controller = Controller::new(policy, EXPECTED);
+        let figures = Offloaded {
+            limit_kv_bytes: limit_blocks * geometry.layer_bytes() as u64,
+            ..Offloaded::default()
+        };
         let mut offloading = Self {
             engine,
+            shared,
             session,
             executor,
             lead: Lead::new(controller, layers),
             rank: Rank::new(layers),
             requests: BTreeMap::new(),
-            figures: Offloaded::default(),
+            figures,
             max_tokens,
         };
         for (id, prompt) in (0..).zip(prompts) {
             engine.prefill(&prompt, shared)?;
             let tokens = prompt.len() as u64;
             offloading.lead.arrive(Job { id, tokens, slo_ns: None });
-            // The scores after the last token come only from computing it.
-            let blocks = (prompt.len() - 1) / geometry.block_tokens;
+            let blocks = whole_blocks(&prompt, &geometry);
             let (answer, next) = (Vec::new(), Vec::new());
             let request =
                 Request { prompt, answer, blocks, kv: None, computed: 0, next, answered: false };
@@ -137,7 +189,11 @@ impl<'e> Offloading<'e> {
         };
         for action in actions {
             if let Action::Reject { id, reason } = action {
-                bail!("prompt {} does not fit into the memory ({reason}): raise --offload", id + 1);
+                bail!(
+                    "prompt {} does not fit into a memory for that part of the KV ({reason}): raise \
+                     --offload",
+                    id + 1
+                );
             }
         }
         let Some(message) = message else { return Ok(()) };
@@ -163,11 +219,23 @@ impl<'e> Offloading<'e> {
         match one {
             Move::Leave { .. } => kv.take_out(index, request.blocks)?,
             Move::Come { .. } => match self.executor.bring(id, layer) {
-                Ok(parts) => kv.take_in(index, &parts)?,
+                Ok(parts) => {
+                    kv.take_in(index, &parts)?;
+                    let parts_bytes: usize = parts.iter().map(Vec::len).sum();
+                    self.note_memory(parts_bytes);
+                }
                 Err(error) => self.lose(&[], error)?,
             },
         }
         Ok(())
+    }
+
+    /// Notes how much memory is in use between two iterations.
+    fn note_memory(&mut self, parts_bytes: usize) {
+        let held = self.requests.values().filter_map(|request| request.kv.as_ref());
+        let held: usize = held.map(KvCache::held_bytes).sum();
+        let bytes = (held + parts_bytes + self.executor.buffer_bytes()) as u64;
+        self.figures.peak_kv_bytes = self.figures.peak_kv_bytes.max(bytes);
     }
 
     /// Holds the blocks of a request that begins, and reads the layers that are to stay.
@@ -180,39 +248,45 @@ impl<'e> Offloading<'e> {
         let layers = self.engine.model.kv_geometry().layers;
         let is_out =
             |layer: usize| placement.offloaded().iter().any(|out| usize::from(*out) == layer + 1);
+        let mut published_again = false;
         let kv = loop {
             let wanted = hashes[..request.blocks].to_vec();
             let held =
                 self.session.lookup_and_hold(wanted).map_err(|error| error.kind)?.wait()??;
             let found = held.blocks().len();
-            if found < request.blocks {
-                let reason = held.stop().map_or("not_in_pool", |stop| stop.label());
-                *self.figures.lost_blocks.entry(reason.to_owned()).or_default() += 1;
-                request.blocks = found;
-            }
-            let mut kv = self.engine.model.new_cache(request.prompt.len() + self.max_tokens);
-            let mut refused = None;
-            let mut on_block = |block: usize, parts: &[Vec<u8>]| {
-                for (layer, part) in parts.iter().enumerate().filter(|(layer, _)| !is_out(*layer)) {
-                    refused = kv.import_layer(block, layer, part).err().or(refused.take());
+            let (lost_at, reason) = if found < request.blocks {
+                (found, held.stop().map_or("not_in_pool", |stop| stop.label()).to_owned())
+            } else {
+                let mut kv = self.engine.model.new_cache(request.prompt.len() + self.max_tokens);
+                let mut refused = None;
+                let mut on_block = |block: usize, parts: &[Vec<u8>]| {
+                    let staying = parts.iter().enumerate().filter(|(layer, _)| !is_out(*layer));
+                    for (layer, part) in staying {
+                        refused = kv.import_layer(block, layer, part).err().or(refused.take());
+                    }
+                };
+                match self.executor.admit(id, held, &mut on_block) {
+                    Ok(()) => {
+                        refused.map_or(Ok(()), Err)?;
+                        break kv;
+                    }
+                    Err(ExecutorError::Block { block, stop, .. }) => {
+                        (block, stop.label().to_owned())
+                    }
+                    Err(ExecutorError::Hold { block, reason, .. }) => {
+                        (block, reason.label().to_owned())
+                    }
+                    Err(error) => return Err(error.into()),
                 }
             };
-            match self.executor.admit(id, held, &mut on_block) {
-                Ok(()) => {
-                    refused.map_or(Ok(()), Err)?;
-                    break kv;
-                }
-                // The prompt is computed from the damaged block on.
-                Err(ExecutorError::Block { block, stop, .. }) if block < request.blocks => {
-                    *self.figures.lost_blocks.entry(stop.label().to_owned()).or_default() += 1;
-                    request.blocks = block;
-                }
-                // It was evicted before it was read.
-                Err(ExecutorError::Hold { block, reason, .. }) if block < request.blocks => {
-                    *self.figures.lost_blocks.entry(reason.label().to_owned()).or_default() += 1;
-                    request.blocks = block;
-                }
-                Err(error) => return Err(error.into()),
+            *self.figures.lost_blocks.entry(reason).or_default() += 1;
+            if published_again {
+                // The pool does not keep them: their tokens are computed, and stay in memory.
+                self.figures.unpooled_blocks += (request.blocks - lost_at) as u64;
+                request.blocks = lost_at;
+            } else {
+                self.engine.prefill(&request.prompt, self.shared)?;
+                published_again = true;
             }
         };
         let kv = request.kv.insert(kv);
@@ -275,16 +349,12 @@ impl<'e> Offloading<'e> {
         Ok(figures.measured)
     }
 
-    /// A block is lost: its request begins again from there. What the iteration has computed of the
-    /// others is dropped, and their layers leave again.
+    /// A block is lost: its prompt is computed from there, and published again, before its request
+    /// goes on. What the iteration has computed of the others is dropped, and their layers leave again.
     fn lose(&mut self, batch: &[(u64, Placement)], error: ExecutorError) -> Result<()> {
-        let (id, block, reason) = match &error {
-            ExecutorError::Block { request, block, stop, .. } => {
-                (*request, *block, stop.label().to_owned())
-            }
-            ExecutorError::Hold { request, block, reason } => {
-                (*request, *block, reason.label().to_owned())
-            }
+        let (id, reason) = match &error {
+            ExecutorError::Block { request, stop, .. } => (*request, stop.label().to_owned()),
+            ExecutorError::Hold { request, reason, .. } => (*request, reason.label().to_owned()),
             _ => return Err(error.into()),
         };
         tracing::warn!(prompt = id + 1, "{error}");
@@ -301,7 +371,7 @@ impl<'e> Offloading<'e> {
         self.executor.forget(id);
         let request = self.requests.get_mut(&id).context("an unknown request lost a block")?;
         request.kv = None;
-        request.blocks = request.blocks.min(block);
+        self.engine.prefill(&request.prompt, self.shared)?;
         Ok(())
     }
 }

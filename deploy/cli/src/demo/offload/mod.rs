@@ -3,7 +3,7 @@
 
 mod decode;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use bytesize::ByteSize;
 use demo::KvGeometry;
 use serde::Serialize;
@@ -41,6 +41,8 @@ pub(super) struct OffloadReport {
     pub(super) prompts: usize,
     /// Whether every answer had the same tokens as before.
     pub(super) tokens_equal: bool,
+    /// Whether a block was damaged: only when its layer was in the pool alone.
+    pub(super) damaged: bool,
     /// Plans, in order: which layers of which prompt were in the pool alone.
     pub(super) plans: Vec<Planned>,
     /// What it took.
@@ -60,10 +62,6 @@ pub(super) fn run(
     let asked = served.iter().filter(|request| request.turn == last).take(TOGETHER);
     let asked: Vec<_> = asked.collect();
     let prompts: Vec<_> = asked.iter().map(|request| request.prompt.clone()).collect();
-    // The request that decodes longest. Its last block is no other's.
-    let victim = (0..asked.len()).max_by_key(|&prompt| asked[prompt].answer.len());
-    let victim = victim.context("no request was served")?;
-
     let tokens = asked.iter().map(|request| request.answer.len() as u64).sum();
     let bar = if quiet {
         indicatif::ProgressBar::hidden()
@@ -79,18 +77,12 @@ pub(super) fn run(
             Event::Planned(plan) => plans.push(plan),
             Event::Stepped { tokens } => {
                 bar.set_position(tokens as u64);
-                let out = plans.last().and_then(|plan| of_prompt(plan, victim)?.last());
-                if let Some(layer) =
-                    out.filter(|_| !damaged && tokens >= DAMAGED_AFTER * asked.len())
-                {
-                    let prompt = &asked[victim].prompt;
-                    proof::damage_layer(
-                        region,
-                        locator,
-                        prompt,
-                        usize::from(*layer) - 1,
-                        geometry,
-                    )?;
+                let may_damage = !damaged && tokens >= DAMAGED_AFTER * asked.len();
+                let out = plans.last().filter(|_| may_damage);
+                if let Some((prompt, layer)) = out.and_then(|plan| longest_out(plan, &asked)) {
+                    // Its last block is no other's.
+                    let prompt = &asked[prompt].prompt;
+                    proof::damage_layer(region, locator, prompt, layer, geometry)?;
                     damaged = true;
                 }
             }
@@ -101,16 +93,28 @@ pub(super) fn run(
     bar.finish_and_clear();
     let right = asked.iter().map(|request| &request.answer);
     let tokens_equal = answers.iter().eq(right);
-    Ok(OffloadReport { memory_percent, prompts: asked.len(), tokens_equal, plans, figures })
+    let prompts = asked.len();
+    Ok(OffloadReport { memory_percent, prompts, tokens_equal, damaged, plans, figures })
 }
 
-/// The layers of a prompt that are in the pool alone.
-fn of_prompt(plan: &Planned, prompt: usize) -> Option<&[u16]> {
-    let placed = plan.placed.iter().find(|placed| placed.prompt == prompt as u64)?;
-    Some(&placed.offloaded)
+/// Of the prompts that have layers in the pool alone: the one that decodes longest, and the last of
+/// these layers, both counted from 0.
+fn longest_out(plan: &Planned, asked: &[&Served]) -> Option<(usize, usize)> {
+    let out = plan.placed.iter().filter_map(|Placed { prompt, offloaded }| {
+        let prompt = usize::try_from(*prompt).ok()?;
+        let answered = asked.get(prompt)?.answer.len();
+        Some((answered, prompt, usize::from(*offloaded.last()?) - 1))
+    });
+    out.max().map(|(_, prompt, layer)| (prompt, layer))
 }
 
 impl OffloadReport {
+    /// Whether the worker kept to its memory, but for blocks that the pool did not keep.
+    pub(super) const fn kept_to_memory(&self) -> bool {
+        self.figures.peak_kv_bytes <= self.figures.limit_kv_bytes
+            || self.figures.unpooled_blocks > 0
+    }
+
     pub(super) fn print(&self) {
         let Offloaded { iterations, streamed_layers, streamed_bytes, stalls, stall_ms, .. } =
             self.figures;
@@ -136,17 +140,27 @@ impl OffloadReport {
             );
         }
         say!(
-            " KV in the memory of the worker: {} at most, {} without offloading",
+            " KV in the memory of the worker: {} at most, of {} that it had memory for; {} without offloading",
             bytes(self.figures.peak_kv_bytes),
+            bytes(self.figures.limit_kv_bytes),
             bytes(self.figures.whole_kv_bytes)
         );
+        if self.figures.unpooled_blocks > 0 {
+            say!(
+                " {} blocks were in the memory of the worker in all layers, because the pool did not keep them: raise --region-size",
+                self.figures.unpooled_blocks
+            );
+        }
         say!(
             " {iterations} iterations streamed {streamed_layers} layers of blocks ({}), and waited for {stalls} layers, {stall_ms} ms in all",
             bytes(streamed_bytes)
         );
+        if !self.damaged {
+            say!(" no block was damaged: no layer was in the pool alone");
+        }
         for (reason, blocks) in &self.figures.lost_blocks {
             say!(
-                " blocks lost while they were in the pool alone: {blocks} ({reason}), computed again"
+                " blocks lost while their layers were in the pool alone: {blocks} ({reason}), computed again"
             );
         }
     }
