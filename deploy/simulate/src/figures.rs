@@ -17,12 +17,13 @@ pub struct Figures {
     /// Share of the requests whose mean time a token (TPOT) keeps the promise, in percent. Rejected
     /// ones do not.
     pub tpot_attainment_percent: f64,
-    /// Half of the times between two tokens are no longer.
-    pub tbt_p50_ms: f64,
+    /// Half of the times between two tokens are no longer; `None` when so many tokens never came,
+    /// because their requests were rejected.
+    pub tbt_p50_ms: Option<f64>,
     /// 95 of 100 are no longer.
-    pub tbt_p95_ms: f64,
+    pub tbt_p95_ms: Option<f64>,
     /// 99 of 100 are no longer.
-    pub tbt_p99_ms: f64,
+    pub tbt_p99_ms: Option<f64>,
     /// Tokens a second, from the first arrival to the last token.
     pub tokens_per_s: f64,
     /// From the arrival to the first token, on average.
@@ -59,7 +60,10 @@ impl Collected {
             let kept = times.iter().filter(|ns| **ns <= slo_ns).count();
             percent(kept as u64, times.len() as u64 + never)
         };
-        let ms = |ns: u64| ns as f64 / 1e6;
+        let within = |percent| {
+            let within_ns = percentile(&self.gaps_ns, self.rejected_times, percent);
+            within_ns.map(|ns| ns as f64 / 1e6)
+        };
         let waits: u128 = self.waits_ns.iter().copied().map(u128::from).sum();
         let mean_wait_ns = waits / (self.waits_ns.len() as u128).max(1);
         let took_ns = self.end_ns.saturating_sub(self.begin_ns).max(1);
@@ -69,9 +73,9 @@ impl Collected {
             rejected: self.rejected,
             tbt_attainment_percent: kept(&self.gaps_ns, self.rejected_times),
             tpot_attainment_percent: kept(&self.tpot_ns, self.rejected),
-            tbt_p50_ms: ms(percentile(&self.gaps_ns, 50)),
-            tbt_p95_ms: ms(percentile(&self.gaps_ns, 95)),
-            tbt_p99_ms: ms(percentile(&self.gaps_ns, 99)),
+            tbt_p50_ms: within(50),
+            tbt_p95_ms: within(95),
+            tbt_p99_ms: within(99),
             tokens_per_s: self.tokens as f64 / (took_ns as f64 / 1e9),
             mean_wait_ms: mean_wait_ns as f64 / 1e6,
             stall_percent: percent(self.stall_ns, self.iteration_ns),
@@ -84,10 +88,12 @@ fn percent(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { 100.0 * part as f64 / whole as f64 }
 }
 
-/// The least of the sorted times than which `percent` of 100 are no longer; 0 of none.
-pub(crate) fn percentile(sorted: &[u64], percent: usize) -> u64 {
-    let rank = (sorted.len() * percent).div_ceil(100).max(1);
-    sorted.get(rank - 1).copied().unwrap_or(0)
+/// The least of the times than which `percent` of 100 are no longer, of the sorted ones and of
+/// `never` that did not end. `None` when it is one of these, or when there are none.
+pub(crate) fn percentile(sorted: &[u64], never: u64, percent: u64) -> Option<u64> {
+    let times = sorted.len() as u128 + u128::from(never);
+    let rank = (times * u128::from(percent)).div_ceil(100).max(1);
+    sorted.get(usize::try_from(rank - 1).ok()?).copied()
 }
 
 #[cfg(test)]

@@ -23,14 +23,16 @@ pub(super) enum Choice {
 }
 
 impl Choice {
-    /// The distance that a full batch needs of requests that are twice as long as the mean.
+    /// The distance that a full batch needs of requests that are twice as long as the mean. Where none
+    /// suffices, every second layer is offloaded, and requests wait.
     pub(super) fn fixed(aim: &Aim) -> Self {
         let machine = &aim.machine;
         let long = Running { id: 0, tokens: aim.mean_tokens * 2 };
         let full = vec![long; aim.batch_max.max(1)];
         let fits = |distance: &u16| fits_all(machine, &full, &same(machine, &full, *distance));
-        let distance = distances(machine).into_iter().find(fits);
-        Self::Distance(distance.unwrap_or(1))
+        let distances = distances(machine);
+        let distance = distances.iter().copied().find(fits).or(distances.last().copied());
+        Self::Distance(distance.unwrap_or(0))
     }
 
     /// Placements with which `running` fits; `None` when there are none.

@@ -15,7 +15,8 @@
 //! - **PLAN-S4** Over several steps, a choice that stalls more in the last one may have fewer late
 //!   tokens. So a choice counts that holds for the window (PLAN-W1), and others do not. After 1,000
 //!   choices that fit and do not hold, choices that stall as long as the best of these are left out.
-//!   Where no plan without stalls would hold, they are left out from the beginning.
+//!   Where no plan without stalls would hold, they are left out from the beginning, and where one
+//!   step without late tokens is asked for (PLAN-S2).
 
 mod bound;
 mod pace;

@@ -84,8 +84,8 @@ pub(super) struct Search<'a> {
     best_late: Option<Best>,
     /// How many of these were found.
     late: usize,
-    /// Whether no choice holds, as iterations without stalls are too long.
-    hopeless: bool,
+    /// Whether no choice holds where the one with the least stall does not (PLAN-S4).
+    least_stall_decides: bool,
     /// The least bound of what was left out when the search was stopped.
     open_ticks: Option<u64>,
 }
@@ -119,7 +119,8 @@ impl<'a> Search<'a> {
         let alone_ticks = order.iter().map(alone).collect();
         let loads = vec![none; order.len() + 1];
         let chosen = vec![0; order.len()];
-        let hopeless = is_hopeless(growth.batch, growth.horizon);
+        let least_stall_decides =
+            growth.horizon.is_one_step() || is_hopeless(growth.batch, growth.horizon);
         Self {
             batch,
             growth,
@@ -133,7 +134,7 @@ impl<'a> Search<'a> {
             best: None,
             best_late: None,
             late: 0,
-            hopeless,
+            least_stall_decides,
             open_ticks: None,
         }
     }
@@ -149,7 +150,7 @@ impl<'a> Search<'a> {
                 let placement =
                     |&choice: &usize| Placement::of_ascending(self.space[choice].into());
                 let placements = best.chosen.iter().map(placement).collect();
-                let tried_all = self.hopeless || self.late < LATE_MAX;
+                let tried_all = self.least_stall_decides || self.late < LATE_MAX;
                 Found::Best { placements, bound_ticks: self.open_ticks, tried_all }
             }
             None if self.open_ticks.is_some() => Found::Stopped,
@@ -231,7 +232,7 @@ impl<'a> Search<'a> {
 
     /// Whether no completion is better than the best choice (PLAN-S2).
     fn is_beaten(&self, branch: Branch) -> bool {
-        let enough = self.hopeless || self.late >= LATE_MAX;
+        let enough = self.least_stall_decides || self.late >= LATE_MAX;
         let late = self.best_late.as_ref().filter(|_| enough);
         let Some(best) = self.best.as_ref().or(late) else { return false };
         match branch.stall_ticks.cmp(&best.whole_ticks) {
@@ -329,7 +330,8 @@ impl Growth<'_> {
             !stopped
         };
         // With late tokens in the first steps it may hold for more steps, and not for these.
-        let holds = [horizon.steps, horizon.steps_max].into_iter().any(|most| {
+        let more = (!horizon.is_strict()).then_some(horizon.steps_max);
+        let holds = std::iter::once(horizon.steps).chain(more).any(|most| {
             let window = window_of(batch, offloaded, model, horizon, most, &mut proceed);
             window.steps >= horizon.steps
         });

@@ -124,6 +124,16 @@ impl Horizon {
         Batch::new(batch.layers().into(), batch.link(), batch.gpu_blocks(), requests)
     }
 
+    /// Whether no late token is tolerated.
+    pub(super) fn is_strict(&self) -> bool {
+        *self.tolerated.numer() == 0
+    }
+
+    /// Whether a plan is to hold for one step, without late tokens.
+    pub(super) fn is_one_step(&self) -> bool {
+        self.steps == 1 && self.is_strict()
+    }
+
     /// The last step in which all requests are as large as in `step`.
     pub(super) fn same_until(&self, batch: &Batch, step: u32) -> u32 {
         let until = |request: &Request| match (step - 1).checked_sub(request.free_tokens) {
