@@ -32,6 +32,11 @@ macro_rules! complain {
 
 pub(crate) use {complain, say, show};
 
+/// "1 block", "2 blocks".
+pub(crate) fn counted(number: u64, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
 pub(crate) fn print(text: Arguments<'_>) {
     if FAILED.get().is_some() {
         return;

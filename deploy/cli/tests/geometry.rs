@@ -88,6 +88,26 @@ fn what_cannot_be_is_refused() {
 
 /// 128K tokens of a 32B model, 64 tokens a block: the prompt of Tutti's example.
 #[test]
+fn numbers_are_counted_and_vectors_named_in_words() {
+    let output = geometry(&["DeepSeek-V3", "--prompt", "1", "--block-tokens", "1"]);
+    let said = String::from_utf8(output.stdout).unwrap();
+    for words in ["1 token a block", "prompt of 1 token: 1 block,", "the latent vectors of each"] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+    let output = geometry(&["Llama-3.1-8B", "--prompt", "17"]);
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains("prompt of 17 tokens: 2 blocks,") && said.contains("K and V of each"));
+}
+
+#[test]
+fn prices_without_a_cost_are_refused() {
+    for price in ["--hit-rate", "--ssd-gib", "--gpu-hour-usd", "--prefill-tokens-s"] {
+        let error = error(&["Llama-3.1-8B", price, "1"]);
+        assert!(error.contains("--cost"), "{price}: {error}");
+    }
+}
+
+#[test]
 fn a_prompt_on_its_tiers_and_what_it_costs() {
     let model = ["Qwen3-32B", "--block-tokens", "64", "--prompt", "131072"];
     let tiers = ["--tiers=nvme=29", "--layer-ms", "20"];

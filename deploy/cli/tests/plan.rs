@@ -41,6 +41,14 @@ fn words(input: &Value, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+/// What is said on standard error, of a command that succeeds.
+fn remark(input: &Value, arguments: &[&str]) -> (String, String) {
+    let output = plan(&input.to_string(), arguments);
+    let [said, remark] = [output.stdout, output.stderr].map(|it| String::from_utf8(it).unwrap());
+    assert!(output.status.success(), "{remark}");
+    (said, remark)
+}
+
 fn error(input: &str, arguments: &[&str]) -> String {
     let output = plan(input, arguments);
     assert!(!output.status.success(), "{input}: {}", String::from_utf8_lossy(&output.stdout));
@@ -156,9 +164,12 @@ fn the_picture_of_the_page_is_current() {
 }
 
 #[test]
-fn a_picture_of_nothing_is_refused() {
-    let small = with(batch(3), "gpu_blocks", json!(40)).to_string();
-    assert!(error(&small, &["--svg", "plan.svg"]).contains("there is no plan to draw"));
+fn a_picture_of_nothing_is_not_written_and_the_answer_is_told() {
+    let small = with(batch(3), "gpu_blocks", json!(40));
+    let (said, remark) = remark(&small, &["--svg", "plan.svg"]);
+    assert!(said.contains("not feasible: "), "{said}");
+    assert!(remark.contains("plan.svg is not written: there is no plan to draw"), "{remark}");
+    assert!(!Path::new("plan.svg").exists());
     let nowhere = error(&batch(3).to_string(), &["--svg", "/nowhere/plan.svg"]);
     assert!(nowhere.contains("/nowhere/plan.svg cannot be written"), "{nowhere}");
 }
@@ -257,6 +268,32 @@ fn tokens_are_released_at_the_promised_rate() {
     assert_eq!(found["tokens"][3]["released"], "112/3");
     assert!(words(&input, &["--deposit", "4"]).contains("83/3         83/3        1  late"));
 
-    let none = error(&batch(3).to_string(), &["--deposit", "4"]);
-    assert!(none.contains("no request of the input has slo_layer_times"), "{none}");
+    let (said, remark) = remark(&batch(3), &["--deposit", "4"]);
+    assert!(said.contains("holds for ") && !said.contains("released"), "{said}");
+    assert!(remark.contains("no request of the input has slo_layer_times"), "{remark}");
+}
+
+#[test]
+fn steps_that_do_not_fit_any_more_are_told_and_long_times_stand_apart() {
+    let mut input = with(batch(3), "placements", json!([[4, 8], [3, 6, 9]]));
+    input["requests"][0]["slo_layer_times"] = json!(10);
+    (0..2).for_each(|request| input["requests"][request]["free_tokens"] = json!(10));
+    assert_eq!(answer(&input, &["--deposit", "4"])["token_steps"], 4);
+    let steps = answer(&input, &["--deposit", "400"])["token_steps"].as_u64().unwrap();
+    let said = words(&input, &["--deposit", "400"]);
+    assert!(said.contains(&format!("{steps} steps of 400 are shown")), "{said}");
+
+    // An iteration takes more than 10^12 layer times.
+    let slow = json!({
+        "layers": 2, "link_blocks_per_layer": "1/1000000000", "gpu_blocks": 5000,
+        "requests": [{"blocks_per_layer": 2000, "slo_layer_times": 1}],
+        "placements": [[1, 2]]
+    });
+    let said = words(&slow, &["--deposit", "2"]);
+    let times = said.lines().find(|line| line.starts_with("time")).unwrap();
+    let marks: Vec<_> = times.split_whitespace().skip(1).collect();
+    assert!(marks.iter().all(|mark| mark.len() <= 13) && marks.len() > 3, "{times}");
+    let rows: Vec<_> =
+        said.lines().skip_while(|line| !line.starts_with("request   step")).collect();
+    assert_eq!(rows[0].len() + "  late".len(), rows[1].len(), "{said}");
 }

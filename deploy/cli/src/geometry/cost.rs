@@ -22,31 +22,31 @@ const MONTH_HOURS: f64 = 730.0;
 #[derive(Args, Clone, Copy, Debug)]
 pub(super) struct Prices {
     /// Prompt tokens that the GPUs of the engine compute in a second, together.
-    #[arg(long, value_name = "N", value_parser = positive)]
+    #[arg(long, requires = "cost", value_name = "N", value_parser = positive)]
     prefill_tokens_s: Option<f64>,
 
     /// Dollars for an hour of a GPU [default: AWS p5.48xlarge, an eighth of $55.04].
-    #[arg(long, value_name = "USD", value_parser = positive, default_value_t = 6.88)]
+    #[arg(long, requires = "cost", value_name = "USD", value_parser = positive, default_value_t = 6.88)]
     gpu_hour_usd: f64,
 
     /// Dollars for a GiB of DRAM a month [default: AWS r7i.xlarge less m7i.xlarge, a 16th].
-    #[arg(long, value_name = "USD", value_parser = price, default_value_t = 2.87)]
+    #[arg(long, requires = "cost", value_name = "USD", value_parser = price, default_value_t = 2.87)]
     dram_gib_month_usd: f64,
 
     /// Dollars for a GiB of SSD a month [default: AWS gp3, $0.08 for a GB].
-    #[arg(long, value_name = "USD", value_parser = price, default_value_t = 0.0859)]
+    #[arg(long, requires = "cost", value_name = "USD", value_parser = price, default_value_t = 0.0859)]
     ssd_gib_month_usd: f64,
 
     /// DRAM of the engine for KV, in GiB [default: the node of Tutti].
-    #[arg(long, value_name = "GIB", value_parser = positive, default_value_t = 256.0)]
+    #[arg(long, requires = "cost", value_name = "GIB", value_parser = positive, default_value_t = 256.0)]
     dram_gib: f64,
 
     /// SSDs of the engine for KV, in GiB [default: two drives of 7.68 TB].
-    #[arg(long, value_name = "GIB", value_parser = positive, default_value_t = 14_305.0)]
+    #[arg(long, requires = "cost", value_name = "GIB", value_parser = positive, default_value_t = 14_305.0)]
     ssd_gib: f64,
 
     /// Share of the prompt tokens that a tier has, for which the cost is shown.
-    #[arg(long, value_name = "SHARE", value_parser = share, default_value_t = 0.5)]
+    #[arg(long, requires = "cost", value_name = "SHARE", value_parser = share, default_value_t = 0.5)]
     hit_rate: f64,
 }
 

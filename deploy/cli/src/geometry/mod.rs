@@ -15,7 +15,7 @@ use self::cost::{Cost, Prices};
 use self::known::{KNOWN_MODELS, known_model};
 use self::prompt::Prompt;
 use self::tiers::{Tiers, Times};
-use crate::output::{complain, say};
+use crate::output::{complain, counted, say};
 
 const GIB: u64 = 1 << 30;
 
@@ -233,11 +233,10 @@ impl Row {
 
 fn print_head(options: &Options) {
     say!(
-        "KV in {}, {} tokens a block, {} tensor-parallel rank{}",
+        "KV in {}, {} a block, {}",
         options.dtype,
-        options.block_tokens,
-        options.tp,
-        if options.tp == 1 { "" } else { "s" }
+        counted(options.block_tokens.into(), "token"),
+        counted(options.tp.into(), "tensor-parallel rank")
     );
     say!(
         "{:<24} {:>6} {:>9} {:>13} {:>6} {:>20} {:>13}",

@@ -4,7 +4,7 @@ use bytesize::ByteSize;
 use kv_cache::{Attention, KvGeometry};
 use serde::Serialize;
 
-use crate::output::say;
+use crate::output::{counted, say};
 
 /// The KV of a prompt, as one rank moves it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -22,16 +22,16 @@ pub(super) struct Prompt {
     pub(super) objects: u64,
     /// Bytes of such a piece.
     pub(super) object_bytes: u64,
+    #[serde(skip)]
+    is_latent: bool,
 }
 
 impl Prompt {
     /// The KV of `tokens` tokens; `None` when it cannot be counted in 64 bits.
     pub(super) fn new(geometry: &KvGeometry, tokens: u64) -> Option<Self> {
         let blocks = tokens.div_ceil(geometry.block_tokens().into());
-        let pieces = match geometry.attention() {
-            Attention::Heads { .. } => 2,
-            Attention::Latent { .. } => 1,
-        };
+        let is_latent = matches!(geometry.attention(), Attention::Latent { .. });
+        let pieces = if is_latent { 1 } else { 2 };
         Some(Self {
             tokens,
             blocks,
@@ -39,14 +39,18 @@ impl Prompt {
             rank_layer_bytes: blocks.checked_mul(geometry.rank_layer_bytes())?,
             objects: blocks.checked_mul(pieces * u64::from(geometry.layers()))?,
             object_bytes: geometry.rank_layer_bytes() / pieces,
+            is_latent,
         })
     }
 
     pub(super) fn print(&self) {
         let Self { tokens, blocks, objects, .. } = self;
         let (bytes, object) = (ByteSize(self.rank_bytes), ByteSize(self.object_bytes));
-        say!("  prompt of {tokens} tokens: {blocks} blocks, {bytes} a rank");
-        say!("    {objects} pieces of {object} (K and V of each layer) without blocks as objects");
+        let (tokens, blocks) = (counted(*tokens, "token"), counted(*blocks, "block"));
+        let objects = counted(*objects, "piece");
+        let what = if self.is_latent { "the latent vectors" } else { "K and V" };
+        say!("  prompt of {tokens}: {blocks}, {bytes} a rank");
+        say!("    {objects} of {object} ({what} of each layer) without blocks as objects");
     }
 }
 

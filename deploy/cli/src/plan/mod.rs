@@ -17,7 +17,8 @@ use kv_cache::placement::{
 use serde::{Serialize, Serializer};
 
 use self::input::Task;
-use crate::output::say;
+use self::release::Released;
+use crate::output::{complain, say};
 
 /// Plan which layers' KV of which request stays on the GPU while it decodes.
 ///
@@ -141,8 +142,8 @@ struct Answer {
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
     /// With --deposit: the tokens of requests with an SLO.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tokens: Option<Vec<release::Token>>,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    released: Option<Released>,
     #[serde(skip)]
     timeline: Option<Timeline>,
 }
@@ -164,16 +165,25 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         && answer.stall_blocks.is_some()
     {
         let placements = task.placements.clone().map_or_else(|| placements(&task, &answer), Ok)?;
-        answer.tokens = Some(release::tokens(&task, &placements, options.model(), steps)?);
+        answer.released = Released::of(&task, &placements, options.model(), steps)?;
+        if answer.released.is_none() {
+            complain!(
+                "no deposit is shown: no request of the input has slo_layer_times, and without a \
+                 promise each token is released when it is ready"
+            );
+        }
     }
-    if let Some(path) = &options.svg {
-        let timeline = answer.timeline.as_ref().context(
-            "there is no plan to draw: run the command without --svg to read why, or give \
-             \"placements\" to draw these",
-        )?;
-        let picture = picture::draw(&task.batch, timeline, &answer);
-        let written = std::fs::write(path, picture);
-        written.with_context(|| format!("{} cannot be written", path.display()))?;
+    match (&options.svg, &answer.timeline) {
+        (Some(path), Some(timeline)) => {
+            let picture = picture::draw(&task.batch, timeline, &answer);
+            let written = std::fs::write(path, picture);
+            written.with_context(|| format!("{} cannot be written", path.display()))?;
+        }
+        (Some(path), None) => complain!(
+            "{} is not written: there is no plan to draw; give \"placements\" to draw these",
+            path.display()
+        ),
+        (None, _) => {}
     }
     if options.json {
         say!("{}", serde_json::to_string(&answer)?);
@@ -215,7 +225,7 @@ fn evaluated(task: &Task, placements: &[Placement], options: &Options) -> Result
         bound_blocks: None,
         optimal: None,
         reason,
-        tokens: None,
+        released: None,
         timeline: Some(timeline(batch, placements, model)?),
     })
 }
@@ -236,7 +246,7 @@ fn planned(task: &Task, options: &Options) -> Result<Answer> {
         bound_blocks: None,
         optimal: None,
         reason: Some(reason),
-        tokens: None,
+        released: None,
         timeline: None,
     };
     Ok(match outcome {
@@ -250,7 +260,7 @@ fn planned(task: &Task, options: &Options) -> Result<Answer> {
             bound_blocks: Some(plan.bound_blocks),
             optimal: Some(plan.complete),
             reason: None,
-            tokens: None,
+            released: None,
             timeline: Some(timeline(&grown(task)?, &plan.placements, model)?),
         },
         Outcome::Infeasible(reason) => {

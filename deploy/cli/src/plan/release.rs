@@ -1,12 +1,12 @@
 //! When the tokens of a plan are ready, and when their readers get them.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use kv_cache::placement::{BigRational, Deposit, Model, Placement, Ratio, Request, evaluate};
 use serde::Serialize;
 
 use super::in_full;
 use super::input::Task;
-use crate::output::say;
+use crate::output::{counted, say};
 
 /// A token of a request. Times are in layer times from the beginning of the first step, exact.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -32,14 +32,70 @@ fn number<S: serde::Serializer>(
     in_full(&Some(ratio.clone()), serializer)
 }
 
-/// The tokens of `steps` decode steps with these placements, of all requests with an SLO. Fewer
-/// where the requests have grown out of the memory before.
-pub(super) fn tokens(
+/// The tokens of a number of decode steps.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub(super) struct Released {
+    tokens: Vec<Token>,
+    /// Decode steps that were asked for.
+    #[serde(skip)]
+    wanted_steps: u32,
+    /// Decode steps before the requests grow out of the memory.
+    token_steps: u32,
+}
+
+impl Released {
+    /// The tokens of `steps` decode steps with these placements, of all requests with an SLO; `None`
+    /// when no request has one. Fewer steps where the requests have grown out of the memory before.
+    pub(super) fn of(
+        task: &Task,
+        placements: &[Placement],
+        model: Model,
+        steps: u32,
+    ) -> Result<Option<Self>> {
+        let (tokens, token_steps) = tokens(task, placements, model, steps)?;
+        let released = Self { tokens, wanted_steps: steps, token_steps };
+        let has_slo = task.batch.requests().iter().any(|it| it.slo_layer_times.is_some());
+        Ok(has_slo.then_some(released))
+    }
+
+    pub(super) fn print(&self) {
+        let times = |of: fn(&Token) -> &BigRational| {
+            self.tokens.iter().map(|token| of(token).to_string()).collect::<Vec<_>>()
+        };
+        let (ready, released) = (times(|token| &token.ready), times(|token| &token.released));
+        let widest = ready.iter().chain(&released).map(String::len).max().unwrap_or(0).max(12);
+        say!("");
+        say!("request   step {:>widest$} {:>widest$}  deposit", "ready", "released");
+        for (token, (ready, released)) in self.tokens.iter().zip(ready.iter().zip(&released)) {
+            let Token { request, step, late, deposit_tokens, .. } = token;
+            let late = if *late { "  late" } else { "" };
+            say!(
+                "{request:>7} {step:>6} {ready:>widest$} {released:>widest$} {deposit_tokens:>8}{late}"
+            );
+        }
+        let Self { wanted_steps, token_steps, .. } = self;
+        if token_steps < wanted_steps {
+            say!(
+                "{} of {wanted_steps} are shown: then the requests have grown out of the memory",
+                counted((*token_steps).into(), "step")
+            );
+        }
+        say!("");
+        say!(
+            "Times are in layer times. A token is released when it is ready, but not sooner than one"
+        );
+        say!("slo_layer_times after the token before it. Tokens between the two are deposited.");
+    }
+}
+
+/// The tokens, and of how many steps.
+fn tokens(
     task: &Task,
     placements: &[Placement],
     model: Model,
     steps: u32,
-) -> Result<Vec<Token>> {
+) -> Result<(Vec<Token>, u32)> {
+    let mut computed_steps = 0;
     let mut ready = Vec::new();
     let mut now = BigRational::from_integer(0.into());
     let link = big(task.batch.link());
@@ -52,21 +108,16 @@ pub(super) fn tokens(
         let computing = BigRational::from_integer(task.batch.layers().into());
         now += cost.stall_blocks / &link + computing;
         ready.push(now.clone());
+        computed_steps = step;
     }
     let requests = task.batch.requests().iter().enumerate();
     let paced: Vec<_> = requests
         .filter_map(|(number, request)| Some((number + 1, request, request.slo_layer_times?)))
         .collect();
-    if paced.is_empty() {
-        bail!(
-            "no request of the input has slo_layer_times: without a promise each token is \
-             released when it is ready"
-        );
-    }
     let of_request = |&(number, request, slo): &(usize, &Request, Ratio<u64>)| {
         released(number, request, big(slo), &ready)
     };
-    Ok(paced.iter().flat_map(of_request).collect())
+    Ok((paced.iter().flat_map(of_request).collect(), computed_steps))
 }
 
 /// The tokens of a request, ready at these times.
@@ -101,20 +152,6 @@ fn released(
         Token { request, step, ready: ready.clone(), released: at, late, deposit_tokens }
     };
     steps.map(token).collect()
-}
-
-pub(super) fn print(tokens: &[Token]) {
-    say!("");
-    say!("request   step        ready     released  deposit");
-    for token in tokens {
-        let Token { request, step, ready, released, late, deposit_tokens } = token;
-        let (ready, released) = (ready.to_string(), released.to_string());
-        let late = if *late { "  late" } else { "" };
-        say!("{request:>7} {step:>6} {ready:>12} {released:>12} {deposit_tokens:>8}{late}");
-    }
-    say!("");
-    say!("Times are in layer times. A token is released when it is ready, but not sooner than one");
-    say!("slo_layer_times after the token before it. Tokens between the two are deposited.");
 }
 
 fn big(ratio: Ratio<u64>) -> BigRational {

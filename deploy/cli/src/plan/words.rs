@@ -2,8 +2,8 @@
 
 use kv_cache::placement::{Batch, Interval, Phase, Timeline};
 
-use super::{Answer, release};
-use crate::output::say;
+use super::Answer;
+use crate::output::{counted, say};
 
 /// Columns of the drawing.
 const COLUMNS: usize = 96;
@@ -13,8 +13,8 @@ const ROWS_MAX: usize = 24;
 pub(super) fn print(batch: &Batch, answer: &Answer) {
     let requests = batch.requests();
     say!(
-        "{} layers, {}; the link brings {} blocks in the time of a layer; the GPU has room for {}",
-        batch.layers(),
+        "{}, {}; the link brings {} blocks in the time of a layer; the GPU has room for {}",
+        counted(batch.layers().into(), "layer"),
         counted(requests.len() as u64, "request"),
         batch.link(),
         counted(batch.gpu_blocks(), "block")
@@ -37,14 +37,9 @@ pub(super) fn print(batch: &Batch, answer: &Answer) {
         say!("");
         draw(timeline, requests.len());
     }
-    if let Some(tokens) = &answer.tokens {
-        release::print(tokens);
+    if let Some(released) = &answer.released {
+        released.print();
     }
-}
-
-/// "1 block", "2 blocks".
-fn counted(number: u64, what: &str) -> String {
-    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
 fn proof(answer: &Answer) -> String {
@@ -125,9 +120,11 @@ fn digit(layer: u16) -> char {
     char::from_digit(u32::from(layer % 10), 10).unwrap_or('?')
 }
 
-/// A mark about every ten columns, at whole layer times.
+/// A mark about every ten columns, at whole layer times; fewer where the numbers are longer.
 fn row_of_times(column: f64, columns: usize) -> String {
-    let step = (10.0 * column).ceil().max(1.0);
+    let longest = (columns as f64 * column).ceil().to_string().len();
+    let step = (longest.max(8) as f64 + 2.0) * column;
+    let step = step.ceil().max(1.0);
     let mut row = String::new();
     let mut time = 0.0;
     while time < columns as f64 * column {

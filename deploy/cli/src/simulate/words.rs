@@ -11,10 +11,15 @@ type Measure = (&'static str, fn(&Figures) -> String);
 const MEASURES: [Measure; 5] = [
     ("TBT kept, %", |it| format!("{:.1}", it.tbt_attainment_percent)),
     ("TPOT kept, %", |it| format!("{:.1}", it.tpot_attainment_percent)),
-    ("99 of 100 TBT within, ms", |it| format!("{:.0}", it.tbt_p99_ms)),
+    ("99 of 100 TBT within, ms", |it| ms(it.tbt_p99_ms, 0)),
     ("tokens a second", |it| format!("{:.1}", it.tokens_per_s)),
     ("mean wait for the first token, s", |it| format!("{:.1}", it.mean_wait_ms / 1000.0)),
 ];
+
+/// A time, or "never" for tokens that did not come.
+fn ms(ms: Option<f64>, digits: usize) -> String {
+    ms.map_or_else(|| "never".to_owned(), |ms| format!("{ms:.digits$}"))
+}
 
 pub(super) fn runs(runs: &Runs<'_>, settings: &Settings) {
     let (prompt, output) = settings.lengths.means();
@@ -46,12 +51,12 @@ pub(super) fn runs(runs: &Runs<'_>, settings: &Settings) {
     );
     for (policy, it) in &runs.policies {
         say!(
-            "{policy:16} {:>7.1}% {:>7.1}% {:>9.1} {:>9.1} {:>9.1} {:>9.1} {:>8.1} {:>6.1}% {:>7} {:>8}",
+            "{policy:16} {:>7.1}% {:>7.1}% {:>9} {:>9} {:>9} {:>9.1} {:>8.1} {:>6.1}% {:>7} {:>8}",
             it.tbt_attainment_percent,
             it.tpot_attainment_percent,
-            it.tbt_p50_ms,
-            it.tbt_p95_ms,
-            it.tbt_p99_ms,
+            ms(it.tbt_p50_ms, 1),
+            ms(it.tbt_p95_ms, 1),
+            ms(it.tbt_p99_ms, 1),
             it.tokens_per_s,
             it.mean_wait_ms / 1000.0,
             it.stall_percent,
