@@ -18,6 +18,10 @@
 //!   Where no plan without stalls would hold, they are left out from the beginning, and where one
 //!   step without late tokens is asked for (PLAN-S2).
 
+//! - **PLAN-S5** Where a plan is to hold for one step without late tokens, no token of a request may
+//!   come later than promised. So choices that stall longer are not completed. Where this leaves no
+//!   choice, none holds, however many others fit. Some of those are looked at, to name a stall.
+
 mod bound;
 mod pace;
 mod search;
@@ -28,12 +32,16 @@ use num_rational::{BigRational, Ratio};
 pub use self::window::{Horizon, HorizonError, Window, window_steps};
 
 use self::search::{Found, Growth, Search};
+use self::window::most_stall_ticks;
 use super::{
     Batch, BatchError, Evaluation, EvaluationError, Model, Placement, distance_driven, evaluate,
 };
 
 /// Most layers of a model for which all placements are searched.
 pub const FULL_LAYERS_MAX: u16 = 12;
+
+/// Steps of a search for a plan that is named where none holds.
+const NAMED_STEPS: u32 = 10_000;
 
 /// Which placements are considered for each request.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -101,7 +109,7 @@ pub enum Infeasible {
         if *tried_all { "" } else { "; not all plans were tried" }
     )]
     Window {
-        /// Stall of the best plan.
+        /// Stall of the best plan that was looked at.
         stall_blocks: BigRational,
         /// Steps for which it holds.
         window_steps: u32,
@@ -179,7 +187,12 @@ pub fn plan(
     let grown = options.horizon.check(batch)?.grown(batch, options.horizon.steps);
     let grown = grown.map_err(HorizonError::from)?;
     let growth = Growth { batch, horizon: &options.horizon };
-    let found = Search::new(&grown, growth, options.model, &space).run(proceed);
+    let search = || Search::new(&grown, growth, options.model, &space);
+    let most_ticks = most_stall_ticks(batch, &options.horizon).unwrap_or(u64::MAX);
+    let found = match search().no_longer_than(most_ticks).run(proceed) {
+        Found::TooLong => named(search(), proceed),
+        found => found,
+    };
     Ok(match found {
         Found::Best { placements, bound_ticks, tried_all } => {
             held(batch, &grown, options, placements, (bound_ticks, tried_all), proceed)?
@@ -189,8 +202,23 @@ pub fn plan(
             let step = options.horizon.steps;
             Outcome::Infeasible(Infeasible::Memory { step, least_blocks, gpu_blocks })
         }
-        Found::Stopped => Outcome::Stopped,
+        Found::TooLong | Found::Stopped => Outcome::Stopped,
     })
+}
+
+/// Where no choice holds: one that stalls little (PLAN-S5).
+fn named(search: Search<'_>, proceed: &mut dyn FnMut() -> bool) -> Found {
+    let mut left = NAMED_STEPS;
+    let mut proceed = || {
+        left -= 1;
+        left > 0 && proceed()
+    };
+    match search.run(&mut proceed) {
+        Found::Best { placements, .. } => {
+            Found::Best { placements, bound_ticks: None, tried_all: true }
+        }
+        found => found,
+    }
 }
 
 /// The plan with its window, or that it does not hold long enough.

@@ -58,6 +58,12 @@ impl Pace {
         }
     }
 
+    /// How long the first step may take for no token to be late; `None` where it may take any time.
+    pub(super) fn longest_step(&self) -> Option<BigRational> {
+        let until = |reader: &Reader| Some(reader.released.as_ref()? + &reader.slo);
+        self.readers.iter().filter_map(until).min()
+    }
+
     /// Steps of this length each. Enters the last of them by whose end no request has too many late
     /// tokens, and else which request has.
     pub(super) fn advance(

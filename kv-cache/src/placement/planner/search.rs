@@ -29,6 +29,8 @@ pub(super) enum Found {
         /// Every choice needs at least that much.
         least_blocks: u64,
     },
+    /// Each choice that fits stalls longer than it may.
+    TooLong,
     /// The search was stopped before it found a choice that fits.
     Stopped,
 }
@@ -88,6 +90,10 @@ pub(super) struct Search<'a> {
     least_stall_decides: bool,
     /// The least bound of what was left out when the search was stopped.
     open_ticks: Option<u64>,
+    /// The most that a choice may stall (PLAN-S5).
+    most_ticks: u64,
+    /// Whether choices were left out that stall more.
+    too_long: bool,
 }
 
 impl<'a> Search<'a> {
@@ -136,7 +142,15 @@ impl<'a> Search<'a> {
             late: 0,
             least_stall_decides,
             open_ticks: None,
+            most_ticks: u64::MAX,
+            too_long: false,
         }
+    }
+
+    /// Leaves out choices that stall more than `most_ticks` (PLAN-S5).
+    pub(super) const fn no_longer_than(mut self, most_ticks: u64) -> Self {
+        self.most_ticks = most_ticks;
+        self
     }
 
     /// Searches to the end, or until `proceed` says no.
@@ -154,6 +168,7 @@ impl<'a> Search<'a> {
                 Found::Best { placements, bound_ticks: self.open_ticks, tried_all }
             }
             None if self.open_ticks.is_some() => Found::Stopped,
+            None if self.too_long => Found::TooLong,
             None => {
                 // Another layer offloaded frees what it takes of the buffers, or more.
                 let most = self.space.iter().max_by_key(|layers| layers.len()).copied();
@@ -181,6 +196,11 @@ impl<'a> Search<'a> {
         let request = self.order[depth];
         let blocks = self.batch.requests()[request].blocks_per_layer;
         for branch in self.branches(depth, stall_ticks) {
+            if branch.stall_ticks > self.most_ticks {
+                // The branches are sorted: the others stall no less.
+                self.too_long = true;
+                return;
+            }
             if self.is_beaten(branch) {
                 continue;
             }

@@ -200,6 +200,19 @@ pub(super) fn window_of(
     window
 }
 
+/// The longest stall of the first step with which no token is late, in ticks; `None` where there is no
+/// such bound, or where the plan is to hold for more (PLAN-S5).
+pub(super) fn most_stall_ticks(batch: &Batch, horizon: &Horizon) -> Option<u64> {
+    if !horizon.is_one_step() {
+        return None;
+    }
+    let longest = Pace::new(batch, horizon).longest_step()?;
+    let stall = longest - BigRational::from_integer(batch.layers().into());
+    let ticks = stall * BigRational::from_integer(batch.layer_ticks().into());
+    // A negative one leaves 0, with which a token is late as well.
+    Some(u64::try_from(ticks.floor().to_integer()).unwrap_or(0))
+}
+
 /// Whether the tokens of a request are late also when no iteration stalls, so that no plan holds.
 pub(super) fn is_hopeless(batch: &Batch, horizon: &Horizon) -> bool {
     let mut window = Window { steps: 0, late: None };

@@ -94,3 +94,33 @@ fn a_stopped_search_is_not_infeasible() {
         assert!(!matches!(outcome, Outcome::Infeasible(_)), "stopped after {stop}: {outcome:?}");
     }
 }
+
+/// A batch as a controller has it: some layers have to be offloaded, and each choice makes the next
+/// token late. This is known before many choices are completed (PLAN-S5).
+#[test]
+fn one_step_that_is_too_long_is_known_soon() {
+    let request = |number: u64| Request {
+        slo_layer_times: Some(Ratio::from_integer(40)),
+        since_release: Some(Ratio::from_integer(0)),
+        ..Request::new(300 + 40 * number)
+    };
+    let requests: Vec<_> = (0..8).map(request).collect();
+    let batch = Batch::new(32, Ratio::from_integer(150), 84_480, requests).unwrap();
+    let steps = |steps_max| {
+        let horizon = Horizon { steps_max, ..Horizon::default() };
+        let options = Options { horizon, ..Options::default() };
+        let mut steps = 0;
+        let mut proceed = || {
+            steps += 1;
+            true
+        };
+        let outcome = plan(&batch, &options, &mut proceed).unwrap();
+        let Outcome::Infeasible(Infeasible::Window { tried_all, late, .. }) = outcome else {
+            panic!("{outcome:?}")
+        };
+        assert!(tried_all && late.is_some());
+        steps
+    };
+    // Most of them are for the stall that is named.
+    assert!(steps(64) < 12_000, "{}", steps(64));
+}
