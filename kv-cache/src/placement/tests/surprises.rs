@@ -62,6 +62,33 @@ fn a_search_that_was_stopped_takes_what_fits_and_pauses_nobody() {
     assert_eq!(decide(&mut controller).trigger, Some(Trigger::WindowEnd), "it is searched again");
 }
 
+/// Eight long requests of which every choice makes a token late: a search of few steps knows it, and a
+/// request is paused (PLAN-S5). Before, the search was stopped, and all of them ran late.
+#[test]
+fn a_batch_that_keeps_no_promise_is_made_smaller_by_a_short_search() {
+    let expected = Measured { layer_ns: 150_000, block_ns: Some(1000) };
+    let mut controller = Controller::new(Policy::new(32, 84_480), expected);
+    for id in 0..8 {
+        let tokens = (300 + 40 * id) * 16 - 9;
+        controller.arrive(Job { id, tokens, slo_ns: Some(40 * 150_000) });
+    }
+    let decide = |controller: &mut Controller| {
+        let mut steps = 0;
+        let mut proceed = || {
+            steps += 1;
+            steps < 5_000
+        };
+        controller.decide(&mut proceed).unwrap();
+    };
+    // The first token of a request is never late.
+    decide(&mut controller);
+    assert_eq!(controller.running().count(), 8);
+    controller.stepped(9_000_000, expected);
+    controller.release(9_000_000);
+    decide(&mut controller);
+    assert!(controller.paused().count() > 0);
+}
+
 #[test]
 fn a_bad_request_is_rejected_and_the_others_run() {
     for bad in [
