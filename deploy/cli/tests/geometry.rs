@@ -86,7 +86,6 @@ fn what_cannot_be_is_refused() {
     }
 }
 
-/// 128K tokens of a 32B model, 64 tokens a block: the prompt of Tutti's example.
 #[test]
 fn numbers_are_counted_and_vectors_named_in_words() {
     let output = geometry(&["DeepSeek-V3", "--prompt", "1", "--block-tokens", "1"]);
@@ -107,6 +106,7 @@ fn prices_without_a_cost_are_refused() {
     }
 }
 
+/// 128K tokens of a 32B model, 64 tokens a block: the prompt of Tutti's example.
 #[test]
 fn a_prompt_on_its_tiers_and_what_it_costs() {
     let model = ["Qwen3-32B", "--block-tokens", "64", "--prompt", "131072"];

@@ -17,10 +17,9 @@
 //!   choices that fit and do not hold, choices that stall as long as the best of these are left out.
 //!   Where no plan without stalls would hold, they are left out from the beginning, and where one
 //!   step without late tokens is asked for (PLAN-S2).
-
 //! - **PLAN-S5** Where a plan is to hold for one step without late tokens, no token of a request may
-//!   come later than promised. So choices that stall longer are not completed. Where this leaves no
-//!   choice, none holds, however many others fit. Some of those are looked at, to name a stall.
+//!   come later than promised. So choices that stall longer are not completed. Where no choice is
+//!   left, none holds. Choices that fit are looked at again then, to name a stall.
 
 mod bound;
 mod pace;

@@ -4,6 +4,7 @@
 //!   has more late tokens in them than tolerated. What is late, PLAN-D2 says; the deposited tokens
 //!   are released first.
 
+use num_bigint::Sign;
 use num_rational::{BigRational, Ratio};
 
 use super::PlanError;
@@ -209,8 +210,9 @@ pub(super) fn most_stall_ticks(batch: &Batch, horizon: &Horizon) -> Option<u64> 
     let longest = Pace::new(batch, horizon).longest_step()?;
     let stall = longest - BigRational::from_integer(batch.layers().into());
     let ticks = stall * BigRational::from_integer(batch.layer_ticks().into());
-    // A negative one leaves 0, with which a token is late as well.
-    Some(u64::try_from(ticks.floor().to_integer()).unwrap_or(0))
+    // Below 0 a token is late in any case; beyond 64 bits no stall is too long.
+    let beyond = if ticks.numer().sign() == Sign::Minus { 0 } else { u64::MAX };
+    Some(u64::try_from(ticks.floor().to_integer()).unwrap_or(beyond))
 }
 
 /// Whether the tokens of a request are late also when no iteration stalls, so that no plan holds.

@@ -106,21 +106,48 @@ fn one_step_that_is_too_long_is_known_soon() {
     };
     let requests: Vec<_> = (0..8).map(request).collect();
     let batch = Batch::new(32, Ratio::from_integer(150), 84_480, requests).unwrap();
-    let steps = |steps_max| {
-        let horizon = Horizon { steps_max, ..Horizon::default() };
-        let options = Options { horizon, ..Options::default() };
-        let mut steps = 0;
-        let mut proceed = || {
-            steps += 1;
-            true
-        };
-        let outcome = plan(&batch, &options, &mut proceed).unwrap();
-        let Outcome::Infeasible(Infeasible::Window { tried_all, late, .. }) = outcome else {
-            panic!("{outcome:?}")
-        };
-        assert!(tried_all && late.is_some());
-        steps
+    let (outcome, steps) = planned_in_steps(&batch);
+    let Outcome::Infeasible(Infeasible::Window { tried_all, late, .. }) = outcome else {
+        panic!("{outcome:?}")
     };
+    assert!(tried_all && late.is_some());
     // Most of them are for the stall that is named.
-    assert!(steps(64) < 12_000, "{}", steps(64));
+    assert!(steps < 12_000, "{steps}");
+}
+
+/// A deposit and a promise whose product is beyond 64 bits leave no choice out (PLAN-S5).
+#[test]
+fn a_promise_far_beyond_every_stall_changes_no_search() {
+    let batch = |link, slo: Option<u64>| {
+        let request = |number: u64| Request {
+            slo_layer_times: slo.map(Ratio::from_integer),
+            since_release: Some(Ratio::from_integer(0)),
+            deposit_tokens: u32::MAX,
+            ..Request::new(30 + number)
+        };
+        let requests = (0..4).map(request).collect();
+        Batch::new(32, Ratio::from_integer(link), 3_200, requests).unwrap()
+    };
+    for link in 5..40 {
+        let (free, free_steps) = planned_in_steps(&batch(link, None));
+        let (promised, promised_steps) = planned_in_steps(&batch(link, Some(1 << 40)));
+        let (Outcome::Plan(free), Outcome::Plan(promised)) = (free, promised) else {
+            panic!("link {link}")
+        };
+        assert_eq!(promised.placements, free.placements, "link {link}");
+        assert_eq!(promised_steps, free_steps, "link {link}");
+    }
+}
+
+/// What comes of planning for one step, and the steps of the search.
+fn planned_in_steps(batch: &Batch) -> (Outcome, u32) {
+    let mut steps = 0;
+    let mut proceed = || {
+        steps += 1;
+        true
+    };
+    let horizon = Horizon { steps_max: 1, ..Horizon::default() };
+    let options = Options { horizon, ..Options::default() };
+    let outcome = plan(batch, &options, &mut proceed).unwrap();
+    (outcome, steps)
 }
