@@ -15,10 +15,10 @@ mod trace;
 pub mod tract;
 
 pub use capacity::{Capacity, CapacityError};
-pub use pool::{PoolShape, PoolSimulation};
+pub use pool::{PoolModel, PoolPublished, PoolShape, PoolSimulation};
 pub use simulation::{Outcome, Simulation, Touch};
 pub use tiers::{Drive, TierOptions, TierOutcome, TierPool, TierSimulation};
-pub use trace::{Trace, TraceError};
+pub use trace::{Lengths, Trace, TraceError};
 
 #[cfg(test)]
 mod tests;

@@ -6,7 +6,8 @@
 //!
 //! `hash_ids` names the blocks of the prompt in order, each id standing for a block *and all
 //! before it*: the same prefix, the same ids. `timestamp` is in milliseconds; a request without one
-//! comes a second after the request before. Other members are not read and may be missing.
+//! comes a second after the request before. The lengths, in tokens, may be missing. Other members are not
+//! read.
 
 use std::collections::HashMap;
 use std::io::BufRead;
@@ -65,6 +66,19 @@ struct Line {
     hash_ids: Vec<u64>,
     #[serde(default)]
     timestamp: serde_json::Value,
+    #[serde(default)]
+    input_length: serde_json::Value,
+    #[serde(default)]
+    output_length: serde_json::Value,
+}
+
+/// Tokens of a request, where its line says so as whole numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Lengths {
+    /// Of the prompt.
+    pub input: Option<u64>,
+    /// Of the answer.
+    pub output: Option<u64>,
 }
 
 impl Line {
@@ -85,6 +99,7 @@ impl Line {
 pub struct Trace {
     requests: Vec<Vec<u32>>,
     times_ms: Vec<u64>,
+    lengths: Vec<Lengths>,
     has_times: bool,
     unique_blocks: u32,
     block_refs: u64,
@@ -110,6 +125,9 @@ impl Trace {
                     .map_err(|error| TraceError::NoRequest { line, error })?;
                 trace.push(&request.hash_ids, &mut numbers, line)?;
                 trace.push_time(request.time_ms());
+                let Line { input_length, output_length, .. } = request;
+                let (input, output) = (input_length.as_u64(), output_length.as_u64());
+                trace.lengths.push(Lengths { input, output });
             }
         }
         if trace.requests.is_empty() {
@@ -156,6 +174,12 @@ impl Trace {
     #[must_use]
     pub fn times_ms(&self) -> &[u64] {
         &self.times_ms
+    }
+
+    /// How long the prompt and the answer of each request are.
+    #[must_use]
+    pub fn lengths(&self) -> &[Lengths] {
+        &self.lengths
     }
 
     /// From the first request to the last, in milliseconds. `None` when no request has a time.
@@ -216,6 +240,17 @@ mod tests {
         assert_eq!(trace.duration_ms(), Some(3930));
         let trace = read("{\"hash_ids\": []}\n{\"hash_ids\": []}").unwrap();
         assert_eq!((trace.times_ms(), trace.duration_ms()), (&[0, 1000][..], None));
+    }
+
+    #[test]
+    fn lengths_are_whole_numbers_or_missing() {
+        let trace = read(
+            "{\"hash_ids\": [], \"input_length\": 70, \"output_length\": 9}\n{\"hash_ids\": []}\n\
+             {\"hash_ids\": [], \"input_length\": \"long\", \"output_length\": -1}",
+        )
+        .unwrap();
+        let known = Lengths { input: Some(70), output: Some(9) };
+        assert_eq!(trace.lengths(), [known, Lengths::default(), Lengths::default()]);
     }
 
     #[test]
