@@ -70,6 +70,8 @@ pub const GROUPS: &[(&str, &str)] = &[
     ("PLAN-X", "placements: from a plan to moves, fetches and one plan for all ranks"),
     ("PYTHON-Y", "the native half of the Python package"),
     ("PYTHON-Z", "log lines on their way to Python"),
+    ("RACK-R", "serving on a rack: which worker serves a request, and when"),
+    ("RACK-V", "serving on a rack, in virtual time"),
     ("READ-F", "fetches"),
     ("RING-R", "requests for blocks that a GPU makes itself"),
     ("SGLANG-S", "the storage backend of SGLang"),

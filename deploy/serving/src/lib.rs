@@ -1,0 +1,35 @@
+//! Disaggregated serving on a rack, without engines: which worker serves a request, and what each
+//! stage of it takes. `rackline bench rack` moves real bytes by it; [`simulate`] runs it in virtual
+//! time.
+//!
+//! - **RACK-R1** Requests arrive when the trace says so, however many others wait (an open loop).
+//! - **RACK-R2** One queue feeds all prefill workers, in order of arrival. A worker computes one prompt
+//!   at a time, to its end.
+//! - **RACK-R3** A computed prompt goes to the decode worker with the fewest requests. A worker has so
+//!   many slots as its batch may have. Without a free slot the prompt waits, in order.
+//! - **RACK-R4** A decode worker reads the KV of one prompt after the other, beside its iterations. A
+//!   prompt joins the batch at the next iteration, and each iteration gives each request a token.
+//! - **RACK-R5** All workers of a host share its link to the device: transfers pass one after the other,
+//!   in the order in which they begin.
+//! - **RACK-R6** The first token is the one of the first iteration that a request is in.
+
+mod link;
+mod numbers;
+mod profile;
+mod rack;
+mod scheduler;
+mod served;
+mod summary;
+#[cfg(test)]
+mod tests;
+mod virtual_time;
+mod workload;
+
+pub use link::{Device, DeviceError, free_at};
+pub use profile::{Decode, Prefill, Profile, ProfileError};
+pub use rack::{Rack, RackError};
+pub use scheduler::{Action, Scheduler};
+pub use served::{Served, Stage, Times};
+pub use summary::{Spread, Summary};
+pub use virtual_time::{Settings, Software, simulate};
+pub use workload::{Request, Workload};

@@ -1,0 +1,187 @@
+//! Runs whose figures can be counted by hand, and laws that all runs obey.
+
+use std::num::{NonZeroU16, NonZeroU32};
+
+use proptest::prelude::*;
+use rackline_replay::PoolShape;
+
+use super::*;
+
+const MS: u64 = 1_000_000;
+const BLOCK_TOKENS: u64 = 10;
+
+/// 1 ms for a token of a prompt, 10 ms for an iteration.
+fn profile(batch_max: u32) -> Profile {
+    Profile {
+        name: "test".to_owned(),
+        source: "none".to_owned(),
+        kv_bytes: 1,
+        prefill: Prefill { base_us: 0.0, token_us: 1000.0, pair_ns: 0.0 },
+        decode: Decode { base_us: 10_000.0, request_us: 0.0, context_token_us: 0.0, batch_max },
+    }
+}
+
+/// A block passes a link in 1 ms.
+fn settings(rack: Rack, chunks: u32, batch_max: u32) -> Settings {
+    let pool = PoolShape {
+        nodes: NonZeroU16::new(rack.nodes()).unwrap(),
+        workers_per_node: NonZeroU16::new(rack.workers_per_node()).unwrap(),
+        chunks,
+        chunk_blocks: NonZeroU32::new(1).unwrap(),
+    };
+    Settings {
+        rack,
+        pool,
+        profile: profile(batch_max),
+        device: Device::new(1.0, 0).unwrap(),
+        block_bytes: MS,
+        software: Software::default(),
+    }
+}
+
+fn request(at_ms: u64, output_tokens: u64, blocks: std::ops::Range<u32>) -> Request {
+    let prompt_tokens = (blocks.len() as u64 * BLOCK_TOKENS).max(1);
+    Request { at_ns: at_ms * MS, prompt_tokens, output_tokens, blocks: blocks.collect() }
+}
+
+fn workload(requests: Vec<Request>) -> Workload {
+    let unique_blocks = requests.iter().flat_map(|it| &it.blocks).max().map_or(0, |it| it + 1);
+    Workload { requests, block_tokens: BLOCK_TOKENS, unique_blocks }
+}
+
+fn one_each() -> Rack {
+    Rack::new(2, 1, 1).unwrap()
+}
+
+#[test]
+fn the_stages_of_a_request_follow_each_other() {
+    let served = simulate(&settings(one_each(), 100, 8), &workload(vec![request(5, 3, 0..4)]));
+    let times = served[0].times;
+    assert_eq!((times.compute_ns, times.write_ns), (40 * MS, 4 * MS));
+    assert_eq!((times.decode_read_ns, times.first_token_ns), (4 * MS, 10 * MS));
+    assert_eq!(times.decode_ns, 20 * MS);
+    assert_eq!((served[0].ttft_ns, served[0].latency_ns), (58 * MS, 78 * MS));
+    assert_eq!((served[0].hits, served[0].published, served[0].lost), (0, 4, 0));
+    assert_eq!(served[0].token_ns(), Some(10 * MS));
+}
+
+#[test]
+fn what_was_computed_before_is_read() {
+    let requests = vec![request(0, 1, 0..4), request(1000, 1, 0..6)];
+    let served = simulate(&settings(one_each(), 100, 8), &workload(requests));
+    assert_eq!((served[1].hits, served[1].published), (4, 2));
+    let times = served[1].times;
+    assert_eq!((times.read_ns, times.compute_ns), (4 * MS, 20 * MS));
+    assert_eq!((times.write_ns, times.decode_read_ns), (2 * MS, 6 * MS));
+}
+
+#[test]
+fn without_reuse_nothing_is_found() {
+    let requests = vec![request(0, 1, 0..4), request(1000, 1, 0..6)];
+    let apart = workload(requests).without_reuse().unwrap();
+    assert_eq!(apart.unique_blocks, 10);
+    let served = simulate(&settings(one_each(), 100, 8), &apart);
+    assert_eq!((served[1].hits, served[1].published, served[1].lost), (0, 6, 0));
+}
+
+#[test]
+fn prompts_wait_for_a_prefill_worker_in_the_order_in_which_they_arrive() {
+    let requests = vec![request(0, 1, 0..2), request(1, 1, 2..4), request(2, 1, 4..6)];
+    let served = simulate(&settings(one_each(), 100, 8), &workload(requests));
+    // Each takes 20 ms to compute and 2 ms to write.
+    let queues: Vec<_> = served.iter().map(|it| it.times.queue_ns / MS).collect();
+    assert_eq!(queues, [0, 21, 42]);
+}
+
+#[test]
+fn workers_of_a_host_share_its_link() {
+    // Both prefill workers and the decode worker are on one node.
+    let rack = Rack::new(1, 2, 1).unwrap();
+    let requests = vec![request(0, 1, 0..4), request(0, 1, 4..8)];
+    let served = simulate(&settings(rack, 100, 8), &workload(requests));
+    assert_eq!((served[0].times.write_ns, served[1].times.write_ns), (4 * MS, 8 * MS));
+}
+
+#[test]
+fn a_prompt_waits_for_a_slot_when_the_batch_is_full() {
+    let requests = vec![request(0, 10, 0..1), request(0, 1, 1..2)];
+    let served = simulate(&settings(one_each(), 100, 1), &workload(requests));
+    assert_eq!(served[0].latency_ns, (10 + 1 + 1 + 100) * MS);
+    assert_eq!(served[1].times.decode_queue_ns, served[0].latency_ns - (20 + 2) * MS);
+}
+
+#[test]
+fn what_the_pool_has_no_room_for_is_computed_by_the_decode_worker() {
+    let served = simulate(&settings(one_each(), 3, 8), &workload(vec![request(0, 1, 0..4)]));
+    assert_eq!((served[0].published, served[0].refused, served[0].lost), (3, 1, 1));
+    assert_eq!(served[0].times.decode_read_ns, 3 * MS);
+    assert_eq!(served[0].times.decode_compute_ns, 10 * MS);
+}
+
+#[test]
+fn the_last_token_of_a_prompt_is_computed_in_any_case() {
+    let profile = profile(1);
+    assert_eq!(profile.prefill_ns(40, 40), MS);
+    assert_eq!(profile.prefill_ns(40, 30), 10 * MS);
+}
+
+#[test]
+fn figures_that_are_none_are_refused_by_name() {
+    let good = include_str!("../profiles/a6000-llama-8b.toml");
+    for (from, to, said) in [
+        ("token_us = 207.5", "token_us = 0.0", "prefill.token_us is 0: give a time above 0"),
+        ("base_us = 20911.5", "base_us = nan", "decode.base_us is NaN"),
+        ("batch_max = 256", "batch_max = 0", "decode.batch_max is 0"),
+        ("kv_bytes = 131072", "kv_bytes = 0", "kv_bytes is 0"),
+        ("pair_ns", "pairs_ns", "unknown field `pairs_ns`"),
+    ] {
+        let error = Profile::read(&good.replace(from, to)).unwrap_err().to_string();
+        assert!(error.contains(said), "{error}");
+    }
+    for name in Profile::NAMES {
+        assert!(Profile::named(name).is_ok(), "{name}");
+    }
+    assert!(Profile::named("h1000").unwrap_err().to_string().contains("a6000-llama-8b"));
+    assert!(Device::new(f64::NAN, 0).is_err() && Device::new(0.0, 0).is_err());
+    assert!(Rack::new(3, 1, 1).is_err() && Rack::new(1, 0, 1).is_err());
+}
+
+#[test]
+fn percentiles_are_times_that_occurred() {
+    let spread = Spread::of((1..=200).map(|it| it * MS).collect()).unwrap();
+    assert_eq!((spread.p50_ms, spread.p90_ms, spread.p99_ms), (100.0, 180.0, 198.0));
+    assert_eq!((spread.mean_ms, spread.max_ms), (100.5, 200.0));
+    assert_eq!(Spread::of(Vec::new()), None);
+}
+
+prop_compose! {
+    fn any_request()(at_ms in 0..500_u64, output in 1..20_u64, first in 0..30_u32, count in 0..12_u32)
+        -> Request
+    {
+        request(at_ms, output, first..first + count)
+    }
+}
+
+proptest! {
+    #[test]
+    fn every_request_is_answered_and_its_stages_add_up(
+        mut requests in proptest::collection::vec(any_request(), 1..40),
+        (nodes, prefill, decode) in (1..4_u16, 2..4_u16, 2..4_u16),
+        chunks in 1..60_u32,
+        batch_max in 1..5_u32,
+    ) {
+        requests.sort_by_key(|it| it.at_ns);
+        let rack = Rack::new(nodes, prefill, decode).unwrap();
+        let workload = workload(requests);
+        let settings = settings(rack, chunks, batch_max);
+        let served = simulate(&settings, &workload);
+        for it in &served {
+            let to_first: u64 = Times::TO_FIRST_TOKEN.iter().map(|(_, of)| of(&it.times)).sum();
+            prop_assert_eq!(to_first, it.ttft_ns);
+            prop_assert_eq!(it.ttft_ns + it.times.decode_ns, it.latency_ns);
+            prop_assert!(it.times.first_token_ns >= 10 * MS);
+            prop_assert!(it.hits + it.published + it.refused <= it.blocks);
+        }
+        prop_assert_eq!(&served, &simulate(&settings, &workload));
+    }
+}

@@ -1,0 +1,123 @@
+//! What a decode worker does: read the KV of prompts, one after the other, and decode them together.
+
+use std::collections::VecDeque;
+
+use super::Run;
+use super::events::Event;
+
+/// A request in the batch.
+#[derive(Clone, Copy, Debug)]
+struct Running {
+    request: usize,
+    /// Tokens of its answer.
+    tokens: u64,
+}
+
+/// A decode worker.
+#[derive(Debug, Default)]
+pub(super) struct Decoding {
+    /// Prompts to be read. The first is being read.
+    to_read: VecDeque<usize>,
+    /// Prompts that are read, and join at the next iteration.
+    ready: Vec<usize>,
+    batch: Vec<Running>,
+}
+
+impl Run<'_> {
+    pub(super) fn decode_begins(&mut self, now_ns: u64, worker: u16, request: usize) {
+        self.served[request].times.decode_queue_ns = self.stage(now_ns, request);
+        let to_read = &mut self.decoding[usize::from(worker)].to_read;
+        to_read.push_back(request);
+        if to_read.len() == 1 {
+            self.look_up(now_ns, worker, request);
+        }
+    }
+
+    fn look_up(&mut self, now_ns: u64, worker: u16, request: usize) {
+        let blocks = self.workload.requests[request].blocks.len();
+        let at_ns = now_ns + self.settings.lookup_ns(blocks);
+        self.events.at(at_ns, Event::DecodeLookedUp { worker, request });
+    }
+
+    pub(super) fn decode_looked_up(&mut self, now_ns: u64, worker: u16, request: usize) {
+        self.served[request].times.decode_lookup_ns = self.stage(now_ns, request);
+        let blocks = &self.workload.requests[request].blocks;
+        let found = self.pool.look_up(blocks);
+        self.served[request].lost = (blocks.len() - found) as u64;
+        let node = self.settings.rack.decode_node(worker);
+        let at_ns = self.transfer(now_ns, node, found as u64);
+        self.events.at(at_ns, Event::DecodeRead { worker, request, found });
+    }
+
+    /// What was not found is computed, before the next prompt is read.
+    pub(super) fn decode_read(&mut self, now_ns: u64, worker: u16, request: usize, found: usize) {
+        self.served[request].times.decode_read_ns = self.stage(now_ns, request);
+        let held = std::mem::take(&mut self.held[request]);
+        self.pool.release(&held);
+        let prompt = &self.workload.requests[request];
+        let found_tokens = prompt.tokens_of(found, self.workload.block_tokens);
+        let computing_ns = if found < prompt.blocks.len() {
+            self.settings.profile.prefill_ns(prompt.prompt_tokens, found_tokens)
+        } else {
+            0
+        };
+        self.events.at(now_ns + computing_ns, Event::Ready { worker, request });
+    }
+
+    pub(super) fn ready(&mut self, now_ns: u64, worker: u16, request: usize) {
+        self.served[request].times.decode_compute_ns = self.stage(now_ns, request);
+        let decoding = &mut self.decoding[usize::from(worker)];
+        decoding.to_read.pop_front();
+        decoding.ready.push(request);
+        let is_idle = decoding.batch.is_empty();
+        let next = decoding.to_read.front().copied();
+        if is_idle {
+            self.iterate(now_ns, worker);
+        }
+        if let Some(next) = next {
+            self.look_up(now_ns, worker, next);
+        }
+    }
+
+    /// Begins an iteration of all that is ready (RACK-R4).
+    fn iterate(&mut self, now_ns: u64, worker: u16) {
+        let decoding = &mut self.decoding[usize::from(worker)];
+        let joining = decoding.ready.drain(..).map(|request| Running { request, tokens: 0 });
+        decoding.batch.extend(joining);
+        if decoding.batch.is_empty() {
+            return;
+        }
+        let requests = &self.workload.requests;
+        let context =
+            decoding.batch.iter().map(|it| requests[it.request].prompt_tokens + it.tokens);
+        let takes_ns = self.settings.profile.iteration_ns(decoding.batch.len(), context.sum());
+        self.events.at(now_ns + takes_ns, Event::Iterated { worker });
+    }
+
+    pub(super) fn iterated(&mut self, now_ns: u64, worker: u16) {
+        let mut batch = std::mem::take(&mut self.decoding[usize::from(worker)].batch);
+        for running in &mut batch {
+            running.tokens += 1;
+            // RACK-R6.
+            if running.tokens == 1 {
+                let took_ns = self.stage(now_ns, running.request);
+                let served = &mut self.served[running.request];
+                served.times.first_token_ns = took_ns;
+                served.ttft_ns = now_ns - served.arrived_ns;
+            }
+        }
+        let (answered, going_on): (Vec<_>, Vec<_>) = batch.into_iter().partition(|running| {
+            running.tokens >= self.workload.requests[running.request].output_tokens
+        });
+        self.decoding[usize::from(worker)].batch = going_on;
+        for Running { request, .. } in answered {
+            let took_ns = self.stage(now_ns, request);
+            let served = &mut self.served[request];
+            served.times.decode_ns = took_ns;
+            served.latency_ns = now_ns - served.arrived_ns;
+            let action = self.scheduler.answered(worker);
+            self.carry_out(now_ns, action);
+        }
+        self.iterate(now_ns, worker);
+    }
+}
