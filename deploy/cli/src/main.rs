@@ -3,6 +3,7 @@
 
 mod agent;
 mod agents;
+mod bench;
 mod clear;
 mod config;
 mod directives;
@@ -78,6 +79,9 @@ enum Command {
     Trace(trace::Options),
     #[command(hide = true)]
     ReplayWorker(replay::WorkerOptions),
+    Bench(bench::Options),
+    #[command(hide = true)]
+    BenchWorker(bench::WorkerOptions),
     Geometry(geometry::Options),
     Plan(plan::Options),
     Simulate(simulate::Options),
@@ -179,6 +183,8 @@ fn run(command: &Command) -> Result<ExitCode> {
         Command::Replay(options) => replay::run(options),
         Command::Trace(options) => trace::run(options),
         Command::ReplayWorker(options) => replay::run_worker(options),
+        Command::Bench(options) => bench::run(options),
+        Command::BenchWorker(options) => bench::run_worker(options),
         Command::Geometry(options) => geometry::run(options),
         Command::Plan(options) => plan::run(options),
         Command::Simulate(options) => simulate::run(options),

@@ -58,21 +58,28 @@ struct TractArguments {
     rate: f64,
 }
 
+/// A workload of the paper's Table 1.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum WorkloadName {
+pub(crate) enum WorkloadName {
     A,
     B,
     C,
 }
 
+impl WorkloadName {
+    pub(crate) const fn workload(self) -> Workload {
+        match self {
+            Self::A => Workload::A,
+            Self::B => Workload::B,
+            Self::C => Workload::C,
+        }
+    }
+}
+
 pub(crate) fn run(options: &Options) -> Result<()> {
     let Kind::Tract(arguments) = &options.kind;
     let TractArguments { seed, requests, documents, zipf, rate, .. } = *arguments;
-    let workload = match arguments.workload {
-        WorkloadName::A => Workload::A,
-        WorkloadName::B => Workload::B,
-        WorkloadName::C => Workload::C,
-    };
+    let workload = arguments.workload.workload();
     let options = TractOptions { workload, seed, requests, documents, zipf, rate };
     let trace = Tract::new(&options)?;
     let Tract { requests, blocks, hits } = &trace;

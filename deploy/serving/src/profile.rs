@@ -85,8 +85,16 @@ impl Profile {
     /// # Errors
     /// [`ProfileError::Unknown`].
     pub fn named(name: &str) -> Result<Self, ProfileError> {
+        Self::read(Self::text_of(name)?)
+    }
+
+    /// The text of a profile that is built in.
+    ///
+    /// # Errors
+    /// [`ProfileError::Unknown`].
+    pub fn text_of(name: &str) -> Result<&'static str, ProfileError> {
         match name {
-            "a6000-llama-8b" => Self::read(include_str!("../profiles/a6000-llama-8b.toml")),
+            "a6000-llama-8b" => Ok(include_str!("../profiles/a6000-llama-8b.toml")),
             _ => Err(ProfileError::Unknown { name: name.to_owned() }),
         }
     }

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 pub(super) const STOP_MS: u64 = 3000;
 
 /// This program again, with other arguments. It has no standard input or output of its own.
-pub(super) fn this_program(
+pub(crate) fn this_program(
     arguments: &[String],
     environment: &[(&str, String)],
 ) -> Result<Command> {

@@ -16,8 +16,8 @@ use kv_drive::{ALL_LAYERS, Encoding, Page};
 use rackline::dma::{Checksum, DmaEngine as _, HostDma, LoadJob};
 use rackline::{BlockHash, LocalCache, Model, Namespace, Session};
 
-use super::bytes;
 use super::protocol::DriveServed;
+use crate::rack::block_bytes;
 
 /// The drive that a worker uses.
 #[derive(Args, Debug)]
@@ -104,7 +104,7 @@ impl WorkerDrive {
             while count < self.group
                 && let Some(block) = self.backups.due(now_ms)
             {
-                let hash = bytes::hash(block);
+                let hash = block_bytes::hash(block);
                 if self.store.find(&self.keys.key(&hash)).is_none()
                     && self.write(cache, dma, session, &hash)?
                 {
@@ -153,7 +153,10 @@ impl WorkerDrive {
             bail!("a block of the pool was not copied");
         };
         drop(jobs);
-        ensure!(bytes::are_of(hash, part) && checksum(part) == crc, "a block has wrong bytes");
+        ensure!(
+            block_bytes::are_of(hash, part) && checksum(part) == crc,
+            "a block has wrong bytes"
+        );
         ensure!(
             cache.close_unused(&[(ticket, Some(crc))]) == [Ok(())],
             "a block changed although nobody else uses the pool"

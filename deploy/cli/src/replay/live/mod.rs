@@ -1,11 +1,9 @@
 //! `rackline replay --live`: the trace through a real pool, with real bytes.
 
-mod bytes;
 mod drive;
 mod figures;
 mod folder;
 mod protocol;
-mod sizes;
 mod tiers;
 mod worker;
 
@@ -14,24 +12,22 @@ pub(super) use tiers::{LiveTiers, run_tiers};
 pub(crate) use worker::{WorkerOptions, run_worker};
 
 use std::num::NonZeroU16;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
-use bytesize::ByteSize;
 use cxl_shm::clock::SystemClock;
 use cxl_shm::layout::{LockProtocol, read_superblock};
 use cxl_shm::lock::ManagerSeen;
-use cxl_shm::region::{Region, free_bytes};
+use cxl_shm::region::Region;
 use kv_cache::evict::policy::PolicyKind;
 use rackline_replay::{Outcome, PoolShape, PoolSimulation, Touch, Trace};
 use serde::Serialize;
 
 use self::figures::{Calls, Figures};
 use self::protocol::{Event, Served, Task};
-use self::sizes::Sizes;
 use super::progress;
 use crate::output::{say, show};
-use crate::rack::{self, Interrupt, LockManager, OwnRegion};
+use crate::rack::{self, Interrupt, LockManager, OwnRegion, Sizes};
 
 /// What is to be done.
 #[derive(Clone, Copy, Debug)]
@@ -85,7 +81,7 @@ pub(super) fn run(wish: &Wish<'_>, trace: &Trace) -> Result<Replayed> {
     let salt = uuid::Uuid::new_v4().to_string();
     let Some((path, first_node)) = wish.pool else {
         let sizes = wish.sizes(trace)?;
-        let region = make_region(&sizes, &interrupt)?;
+        let region = sizes.make_region("replay", &interrupt)?;
         let own = Some(&region);
         let manager = LockManager::start(&region.region, &region.layout, 0, &interrupt)?;
         let mut fleet = Fleet::start(wish, region.path(), 0, &[], &salt, own, &interrupt)?;
@@ -127,26 +123,6 @@ fn compare((outcome, _, live): &mut Replayed, trace: &Trace, shape: &PoolShape) 
         expected.evictions
     );
     Ok(())
-}
-
-fn make_region(sizes: &Sizes, interrupt: &Interrupt) -> Result<OwnRegion> {
-    let (plan, bytes) = sizes.plan()?;
-    let folder = Path::new("/dev/shm");
-    if let Some(free) = free_bytes(folder)?
-        && free < bytes
-    {
-        bail!(
-            "a pool for {} blocks of {} takes {} in {}, where {} is free: give a smaller \
-             --block-bytes or --capacity-blocks",
-            sizes.shape.blocks(),
-            ByteSize(sizes.block_bytes),
-            ByteSize(bytes),
-            folder.display(),
-            ByteSize(free)
-        );
-    }
-    let path = PathBuf::from(format!("/dev/shm/rackline-replay-{}", std::process::id()));
-    OwnRegion::make(&path, bytes, &plan, interrupt)
 }
 
 type Worker = rack::Worker<Task, Event>;

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::figures::{Calls, Figures, Latency};
 use super::folder::OwnFolder;
 use super::protocol::{DriveServed, Served};
-use super::{Fleet, Wish, make_region, progress, serve};
+use super::{Fleet, Wish, progress, serve};
 use crate::output::say;
 use crate::rack::{Interrupt, LockManager};
 
@@ -35,7 +35,7 @@ pub(in super::super) fn run_tiers(
     let interrupt = Interrupt::install()?;
     let sizes = wish.sizes(trace)?;
     let folder = OwnFolder::make(wish.drive_in, tiers, trace)?;
-    let region = make_region(&sizes, &interrupt)?;
+    let region = sizes.make_region("replay", &interrupt)?;
     let manager = LockManager::start(&region.region, &region.layout, 0, &interrupt)?;
     let path = folder.path.to_str().context("the path of the folder is no text")?;
     let numbers = [

@@ -20,9 +20,9 @@ use rackline::{
     Session, SessionOptions, Watermarks,
 };
 
-use super::bytes;
 use super::drive::{DriveArguments, WorkerDrive};
 use super::protocol::{Event, Served, Task};
+use crate::rack::block_bytes;
 use crate::rack::{carry_out_tasks, say};
 
 /// A worker of a live replay. Started by it; takes tasks on its standard input.
@@ -126,7 +126,7 @@ struct Worker<'a> {
 
 impl Worker<'_> {
     fn serve(&mut self, blocks: &[u32], now_ms: u64) -> Result<Served> {
-        let hashes: Vec<BlockHash> = blocks.iter().map(|block| bytes::hash(*block)).collect();
+        let hashes: Vec<BlockHash> = blocks.iter().map(|block| block_bytes::hash(*block)).collect();
         self.buffer.resize(blocks.len() * self.block_bytes, 0);
         let mut served = Served::default();
         if let Some(drive) = &mut self.drive {
@@ -173,7 +173,7 @@ impl Worker<'_> {
         let valid = report?.valid_blocks();
         let fetched = self.buffer.chunks_exact(self.block_bytes).take(valid);
         for (depth, (hash, bytes)) in hashes.iter().zip(fetched).enumerate() {
-            ensure!(bytes::are_of(hash, bytes), "block {depth} came with wrong bytes");
+            ensure!(block_bytes::are_of(hash, bytes), "block {depth} came with wrong bytes");
         }
         Ok(valid)
     }
@@ -201,7 +201,7 @@ impl Worker<'_> {
             } else {
                 return Ok(depth);
             }
-            ensure!(bytes::are_of(hash, part), "block {depth} came with wrong bytes");
+            ensure!(block_bytes::are_of(hash, part), "block {depth} came with wrong bytes");
         }
         Ok(hashes.len())
     }
@@ -224,7 +224,7 @@ impl Worker<'_> {
         }
         let parts = self.buffer.chunks_exact_mut(self.block_bytes);
         for (hash, part) in hashes.iter().zip(parts).skip(ready) {
-            bytes::fill(hash, part);
+            block_bytes::fill(hash, part);
         }
         let parts = self.buffer.chunks_exact(self.block_bytes).skip(first).map(|part| [part]);
         let depth = u32::try_from(first).context("a request of 2^32 blocks")?;

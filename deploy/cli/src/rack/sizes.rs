@@ -1,13 +1,17 @@
-//! How large a pool is made for a replay.
+//! How large a pool is made for a trace.
 
 use std::num::{NonZeroU16, NonZeroU32};
+use std::path::Path;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
+use bytesize::ByteSize;
 use cxl_shm::layout::{CHUNK_BYTES_MIN, Layout, LockProtocol};
+use cxl_shm::region::free_bytes;
 use cxl_shm::units::PAGE_BYTES;
 use kv_cache::CacheGeometry;
 use rackline_replay::PoolShape;
 
+use super::{Interrupt, OwnRegion};
 use crate::format::{self, Descriptors, Drives, Plan};
 
 /// Fewest chunks that are worth larger ones: with so many, what a capacity is rounded up to is at
@@ -19,16 +23,16 @@ const LOCKS: u32 = 16;
 
 /// A pool for a replay, and the length of its blocks.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sizes {
-    pub(super) shape: PoolShape,
-    pub(super) block_bytes: u64,
+pub(crate) struct Sizes {
+    pub(crate) shape: PoolShape,
+    pub(crate) block_bytes: u64,
     chunk_bytes: u64,
 }
 
 impl Sizes {
     /// A pool with room for `capacity` blocks, rounded up to whole chunks; without a limit, for all
     /// `unique_blocks`.
-    pub(super) fn new(
+    pub(crate) fn new(
         (nodes, workers_per_node): (NonZeroU16, NonZeroU16),
         capacity: Option<u32>,
         unique_blocks: u32,
@@ -57,8 +61,29 @@ impl Sizes {
         Ok(Self { shape, block_bytes, chunk_bytes })
     }
 
+    /// Makes the pool in a file in memory, which has the name of the command in its name.
+    pub(crate) fn make_region(&self, command: &str, interrupt: &Interrupt) -> Result<OwnRegion> {
+        let (plan, bytes) = self.plan()?;
+        let folder = Path::new("/dev/shm");
+        if let Some(free) = free_bytes(folder)?
+            && free < bytes
+        {
+            bail!(
+                "a pool for {} blocks of {} takes {} in {}, where {} is free: give a smaller \
+                 --block-bytes or --capacity-blocks",
+                self.shape.blocks(),
+                ByteSize(self.block_bytes),
+                ByteSize(bytes),
+                folder.display(),
+                ByteSize(free)
+            );
+        }
+        let path = folder.join(format!("rackline-{command}-{}", std::process::id()));
+        OwnRegion::make(&path, bytes, &plan, interrupt)
+    }
+
     /// What to format with, and how long the region has to be for exactly these chunks.
-    pub(super) fn plan(&self) -> Result<(Plan, u64)> {
+    pub(crate) fn plan(&self) -> Result<(Plan, u64)> {
         // Any node may come to own all blocks, and a segment takes three quarters of its slots.
         let slots = u32::try_from((2 * self.shape.blocks()).next_power_of_two().max(64))?;
         let cache = CacheGeometry::new(slots, LOG_ENTRIES)?;

@@ -4,7 +4,7 @@
 use kv_cache::BlockHash;
 
 /// The hash of block `number` of a trace.
-pub(super) fn hash(number: u32) -> BlockHash {
+pub(crate) fn hash(number: u32) -> BlockHash {
     let mut words = Words(u64::from(number));
     let mut bytes = [0; 32];
     for word in bytes.chunks_exact_mut(8) {
@@ -14,7 +14,7 @@ pub(super) fn hash(number: u32) -> BlockHash {
 }
 
 /// Fills `bytes` with those of the block.
-pub(super) fn fill(hash: &BlockHash, bytes: &mut [u8]) {
+pub(crate) fn fill(hash: &BlockHash, bytes: &mut [u8]) {
     let mut words = Words::of(hash);
     for part in bytes.chunks_mut(8) {
         part.copy_from_slice(&words.next().to_le_bytes()[..part.len()]);
@@ -22,7 +22,7 @@ pub(super) fn fill(hash: &BlockHash, bytes: &mut [u8]) {
 }
 
 /// Whether `bytes` are those of the block.
-pub(super) fn are_of(hash: &BlockHash, bytes: &[u8]) -> bool {
+pub(crate) fn are_of(hash: &BlockHash, bytes: &[u8]) -> bool {
     let mut words = Words::of(hash);
     bytes.chunks(8).all(|part| *part == words.next().to_le_bytes()[..part.len()])
 }

@@ -1,0 +1,254 @@
+//! `rackline bench rack`: a trace of requests, served by workers on several nodes through a real pool.
+
+mod chart;
+mod fleet;
+mod protocol;
+mod report;
+mod run;
+mod worker;
+mod workload;
+
+pub(crate) use worker::{WorkerOptions, run_worker};
+
+use std::num::NonZeroU16;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use bytesize::ByteSize;
+use clap::Args;
+use rackline_replay::Capacity;
+use rackline_serving::{Device, Profile, Rack, Settings, Software, Workload, simulate};
+
+use self::fleet::{Fleet, Order};
+use self::report::{Conditions, Part, Report};
+use self::run::Outcome;
+use self::workload::WorkloadArguments;
+use crate::output::progress_bar;
+use crate::rack::{Interrupt, LockManager, Sizes};
+
+/// Serve a trace on a rack: prefill and decode workers, a real pool, real bytes
+///
+/// Worker processes on several nodes look up, hold, read and write the KV blocks of each request through
+/// a pool in /dev/shm, and check every byte. Where an engine would compute, a worker sleeps for as long as
+/// the profile says. Requests arrive when the trace says so, however many others wait.
+///
+///   rackline bench rack
+///   rackline bench rack --workload C --seed 2 --rate 0.8 --prefill 2 --decode 2 --svg rack.svg
+///   rackline bench rack mooncake.jsonl --block-tokens 512 --requests 200 --json
+///
+/// Each request reports how long it waited, was looked up, read, computed and written. What would the same
+/// requests take without reuse?
+///
+///   rackline bench rack --no-reuse
+///
+/// A block in the pool is smaller than one of the model, so that it fits into this machine. With
+/// --device-gb-per-s, a block takes as long as one of the model on a device of that bandwidth. All workers
+/// of a node share it. CXL memory in the paper's rack reached 10.1 GB/s and 640 ns:
+///
+///   rackline bench rack --device-gb-per-s 10.1 --device-latency-ns 640 --beside-simulation
+///
+/// --beside-simulation runs the same in virtual time too, and prints both. --simulate runs nothing else: a
+/// long trace takes seconds.
+///
+///   rackline bench rack --requests 2000 --device-gb-per-s 10.1 --simulate
+///
+/// --speed lets a run pass faster: compute, gaps and the device are faster alike, and times are printed as
+/// if they were not. What the software takes counts as many times as much then.
+#[derive(Args, Debug)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    workload: WorkloadArguments,
+
+    /// Nodes of the rack.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=32))]
+    nodes: u16,
+
+    /// Prefill workers. They and then the decode workers go to each node in turn.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    prefill: u16,
+
+    /// Decode workers.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    decode: u16,
+
+    /// What computing takes: the name of a profile that is built in, or a file that ends with .toml.
+    #[arg(long, value_name = "PROFILE", default_value = Profile::NAMES[0])]
+    profile: String,
+
+    /// Length of a block in the pool, whatever it is in the model.
+    #[arg(long, value_name = "SIZE", default_value = "64KiB")]
+    block_bytes: ByteSize,
+
+    /// Room of the pool: a number of blocks, a share of the trace's different blocks such as 5%, or
+    /// "unlimited".
+    #[arg(long, value_name = "N", default_value = "unlimited")]
+    capacity_blocks: Capacity,
+
+    /// No prompt has a block in common with another: as if nothing was computed before. Decode workers
+    /// still read what prefill workers write.
+    #[arg(long)]
+    no_reuse: bool,
+
+    /// What the link of each node to the device has, in 10^9 bytes of the model's blocks a second.
+    /// [default: as fast as this machine]
+    #[arg(long, value_name = "GB", allow_negative_numbers = true)]
+    device_gb_per_s: Option<f64>,
+
+    /// How long each transfer takes besides, in nanoseconds.
+    #[arg(long, value_name = "NS", default_value_t = 640, requires = "device_gb_per_s")]
+    device_latency_ns: u64,
+
+    /// How many times as fast as the clock the time of the run passes.
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, allow_negative_numbers = true)]
+    speed: f64,
+
+    /// Run in virtual time, without workers and bytes.
+    #[arg(long, requires = "device_gb_per_s", conflicts_with = "speed")]
+    simulate: bool,
+
+    /// Run in virtual time besides, and print both.
+    #[arg(long, requires = "device_gb_per_s", conflicts_with = "simulate")]
+    beside_simulation: bool,
+
+    /// Print the result as JSON, with each request.
+    #[arg(long)]
+    json: bool,
+
+    /// Draw when first tokens come, and what they wait for, into this file.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+}
+
+/// What the software of this project took where it was measured, for the simulation.
+const SOFTWARE: Software =
+    Software { lookup_ns: 60_000, lookup_block_ns: 1_000, message_ns: 150_000 };
+
+pub(crate) fn run(options: &Options) -> Result<()> {
+    ensure!(
+        (0.01..=1000.0).contains(&options.speed),
+        "the time cannot pass {} times as fast: give --speed 0.01 to 1000",
+        options.speed
+    );
+    let rack = Rack::new(options.nodes, options.prefill, options.decode)?;
+    let text = profile_text(&options.profile)?;
+    let profile = Profile::read(&text)?;
+    let read = options.workload.read()?;
+    let workload = if options.no_reuse {
+        read.without_reuse().context("more blocks than can be numbered: give fewer --requests")?
+    } else {
+        read
+    };
+    let model_bytes = profile.kv_bytes.saturating_mul(workload.block_tokens);
+    let device = |rate| Device::new(rate, options.device_latency_ns);
+    let device = options.device_gb_per_s.map(device).transpose()?;
+    let capacity = options.capacity_blocks.blocks(workload.unique_blocks);
+    let bench = Bench { options, rack, text, profile, workload, model_bytes, device, capacity };
+    let measured = if options.simulate { None } else { Some(bench.measure()?) };
+    let simulated =
+        if options.simulate || options.beside_simulation { Some(bench.simulate()?) } else { None };
+    let part = |outcome: Outcome| Part::of(outcome).context("the trace has no requests");
+    let report = Report {
+        conditions: bench.conditions(),
+        measured: measured.map(part).transpose()?,
+        simulated: simulated.map(part).transpose()?,
+    };
+    if let Some(path) = &options.svg {
+        chart::draw(path, &report)?;
+    }
+    report.print(options.json)
+}
+
+/// The text of a profile.
+fn profile_text(name: &str) -> Result<String> {
+    if !name.ends_with(".toml") {
+        return Ok(Profile::text_of(name)?.to_owned());
+    }
+    std::fs::read_to_string(name).with_context(|| format!("cannot read {name}"))
+}
+
+/// A bench whose settings are known to be good.
+struct Bench<'o> {
+    options: &'o Options,
+    rack: Rack,
+    text: String,
+    profile: Profile,
+    workload: Workload,
+    /// Bytes of a block of the model.
+    model_bytes: u64,
+    device: Option<Device>,
+    capacity: Option<u32>,
+}
+
+impl Bench<'_> {
+    fn sizes(&self) -> Result<Sizes> {
+        let nodes = NonZeroU16::new(self.rack.nodes()).unwrap_or(NonZeroU16::MIN);
+        let workers = NonZeroU16::new(self.rack.workers_per_node()).unwrap_or(NonZeroU16::MIN);
+        let unique = self.workload.unique_blocks;
+        // Without a limit nothing is to be evicted, which begins before the last chunk is full.
+        let room = self.capacity.unwrap_or_else(|| unique.saturating_add(unique / 3));
+        Sizes::new((nodes, workers), Some(room), unique, self.options.block_bytes.as_u64())
+    }
+
+    fn measure(&self) -> Result<Outcome> {
+        let Self { options, rack, workload, .. } = self;
+        let block_bytes = options.block_bytes.as_u64();
+        let interrupt = Interrupt::install()?;
+        let region = self.sizes()?.make_region("bench", &interrupt)?;
+        let manager = LockManager::start(&region.region, &region.layout, 0, &interrupt)?;
+        let scaled = |device: Device| device.scaled(self.model_bytes, block_bytes);
+        let order = Order {
+            profile: self.text.clone(),
+            block_bytes,
+            block_tokens: workload.block_tokens,
+            speed: options.speed,
+            device: self.device.map(|device| scaled(device).faster(options.speed)),
+            restore_wait_ms: 0,
+        };
+        let mut fleet = Fleet::start(rack, &region, &order, false, &interrupt)?;
+        let template = "{bar:40} {pos}/{len} answered, {msg}, {eta} left";
+        let bar = progress_bar(workload.requests.len() as u64, template);
+        let slots = self.profile.decode.batch_max;
+        let outcome = run::serve(&mut fleet, rack, slots, workload, options.speed, &bar)?;
+        bar.finish_and_clear();
+        drop(fleet);
+        drop(manager);
+        Ok(outcome)
+    }
+
+    fn simulate(&self) -> Result<Outcome> {
+        let Some(device) = self.device else { bail!("--simulate needs --device-gb-per-s") };
+        let settings = Settings {
+            rack: self.rack,
+            pool: self.sizes()?.shape,
+            profile: self.profile.clone(),
+            device,
+            block_bytes: self.model_bytes,
+            software: SOFTWARE,
+        };
+        Ok(Outcome { served: simulate(&settings, &self.workload), ..Outcome::default() })
+    }
+
+    fn conditions(&self) -> Conditions {
+        let Self { options, rack, workload, .. } = self;
+        let block_bytes = options.block_bytes.as_u64();
+        Conditions {
+            trace: options.workload.name(),
+            requests: workload.requests.len(),
+            reuse: !options.no_reuse,
+            nodes: rack.nodes(),
+            prefill_workers: rack.prefill(),
+            decode_workers: rack.decode(),
+            profile: self.profile.name.clone(),
+            profile_source: self.profile.source.clone(),
+            block_tokens: workload.block_tokens,
+            model_block_bytes: self.model_bytes,
+            block_bytes,
+            capacity_blocks: self.capacity,
+            unique_blocks: workload.unique_blocks,
+            device_gb_per_s: options.device_gb_per_s,
+            device_latency_ns: self.device.map(|device| device.latency_ns()),
+            speed: options.speed,
+        }
+    }
+}

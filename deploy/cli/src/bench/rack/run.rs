@@ -1,0 +1,213 @@
+//! A run with real bytes: requests arrive by the clock, the scheduler assigns them, workers serve them.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use cxl_shm::clock::SystemClock;
+use indicatif::ProgressBar;
+use rackline_serving::{Action, Rack, Scheduler, Served, Workload};
+
+use super::fleet::{Fleet, Who};
+use super::protocol::{Event, Late, Prompt, Task};
+use super::worker::Role;
+
+/// What came of a run.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub(super) struct Outcome {
+    /// By the number of the request.
+    pub(super) served: Vec<Served>,
+    /// Blocks that came from drives, to prefill and to decode workers.
+    pub(super) from_drives: u64,
+    pub(super) late: Late,
+    /// Why the first block was refused that was refused.
+    pub(super) why_refused: Option<String>,
+}
+
+/// A request under way.
+#[derive(Clone, Copy, Debug, Default)]
+struct Open {
+    /// Its prefill worker.
+    prefill: u16,
+    /// When its blocks were in the pool.
+    computed_ns: u64,
+    /// When its decode worker was told of it.
+    told_ns: u64,
+    /// When its first token came.
+    first_token_ns: u64,
+}
+
+/// A run under way.
+struct Run<'r> {
+    fleet: &'r mut Fleet,
+    workload: &'r Workload,
+    clock: SystemClock,
+    speed: f64,
+    scheduler: Scheduler,
+    open: Vec<Open>,
+    outcome: Outcome,
+    bar: &'r ProgressBar,
+    arrived: usize,
+    answered: usize,
+}
+
+/// Serves `workload`, whose time passes `speed` times as fast as the machine's.
+pub(super) fn serve(
+    fleet: &mut Fleet,
+    rack: &Rack,
+    slots: u32,
+    workload: &Workload,
+    speed: f64,
+    bar: &ProgressBar,
+) -> Result<Outcome> {
+    let requests = &workload.requests;
+    let served = requests.iter().enumerate().map(|(number, request)| Served {
+        request: number,
+        arrived_ns: request.at_ns,
+        prompt_tokens: request.prompt_tokens,
+        output_tokens: request.output_tokens,
+        blocks: request.blocks.len() as u64,
+        ..Served::default()
+    });
+    let mut run = Run {
+        fleet,
+        workload,
+        clock: SystemClock::start(),
+        speed,
+        scheduler: Scheduler::new(rack, slots),
+        open: vec![Open::default(); requests.len()],
+        outcome: Outcome { served: served.collect(), ..Outcome::default() },
+        bar,
+        arrived: 0,
+        answered: 0,
+    };
+    while run.answered < requests.len() {
+        run.step()?;
+    }
+    Ok(run.outcome)
+}
+
+impl Run<'_> {
+    /// Lets arrive what is due, or carries out what a worker says.
+    fn step(&mut self) -> Result<()> {
+        let now_ns = self.now_ns();
+        let mut within = None;
+        if let Some(next) = self.workload.requests.get(self.arrived) {
+            if next.at_ns <= now_ns {
+                let action = self.scheduler.arrive(self.arrived);
+                self.arrived += 1;
+                return self.carry_out(action);
+            }
+            within = Some(self.on_machine(next.at_ns - now_ns));
+        }
+        match self.fleet.next(within)? {
+            Some((who, event)) => self.heard(who, event),
+            None => Ok(()),
+        }
+    }
+
+    /// The time of the bench.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "times are far below 2^52 ns, and not negative"
+    )]
+    fn now_ns(&self) -> u64 {
+        (self.clock.now_ns() as f64 * self.speed) as u64
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "times are far below 2^52 ns")]
+    fn on_machine(&self, bench_ns: u64) -> Duration {
+        Duration::from_secs_f64(bench_ns as f64 / self.speed / 1e9)
+    }
+
+    fn carry_out(&mut self, actions: impl IntoIterator<Item = Action>) -> Result<()> {
+        for action in actions {
+            let now_ns = self.now_ns();
+            let (who, request) = match action {
+                Action::Prefill { worker, request } => {
+                    self.open[request].prefill = worker;
+                    let served = &mut self.outcome.served[request];
+                    served.times.queue_ns = now_ns.saturating_sub(served.arrived_ns);
+                    (Who { role: Role::Prefill, worker }, request)
+                }
+                Action::Decode { worker, request } => {
+                    let open = &mut self.open[request];
+                    open.told_ns = now_ns;
+                    let waited_ns = now_ns.saturating_sub(open.computed_ns);
+                    self.outcome.served[request].times.decode_queue_ns = waited_ns;
+                    (Who { role: Role::Decode, worker }, request)
+                }
+            };
+            let asked = &self.workload.requests[request];
+            let (tokens, blocks) = (asked.prompt_tokens, asked.blocks.clone());
+            let prompt = Prompt { request, tokens, blocks };
+            let output_tokens = asked.output_tokens;
+            let task = match who.role {
+                Role::Prefill => Task::Prefill(prompt),
+                Role::Decode => Task::Decode { prompt, output_tokens },
+            };
+            self.fleet.give(who, &task)?;
+        }
+        Ok(())
+    }
+
+    fn heard(&mut self, who: Who, event: Event) -> Result<()> {
+        let now_ns = self.now_ns();
+        match event {
+            Event::Ready => bail!("a worker was ready twice"),
+            Event::Prefilled(done) => {
+                let served = self.served(done.request)?;
+                served.times.lookup_ns = done.lookup_ns;
+                served.times.read_ns = done.read_ns;
+                served.times.compute_ns = done.compute_ns;
+                served.times.write_ns = done.write_ns;
+                served.hits = done.hits;
+                served.published = done.published;
+                served.refused = done.refused;
+                self.open[done.request].computed_ns = now_ns;
+                self.outcome.from_drives += done.from_drives;
+                self.outcome.late.add(done.late);
+                self.outcome.why_refused = self.outcome.why_refused.take().or(done.why_refused);
+                let actions = self.scheduler.computed(who.worker, done.request);
+                self.carry_out(actions)
+            }
+            Event::Fetched(done) => {
+                let told_ns = self.open.get(done.request).map_or(now_ns, |open| open.told_ns);
+                let served = self.served(done.request)?;
+                // What the worker reads for others before is in it.
+                let rest_ns = done.read_ns + done.compute_ns;
+                served.times.decode_lookup_ns = (now_ns - told_ns).saturating_sub(rest_ns);
+                served.times.decode_read_ns = done.read_ns;
+                served.times.decode_compute_ns = done.compute_ns;
+                served.lost = done.lost;
+                self.outcome.from_drives += done.from_drives;
+                self.outcome.late.add(done.late);
+                let prefill = Who { role: Role::Prefill, worker: self.open[done.request].prefill };
+                self.fleet.give(prefill, &Task::Release { request: done.request })
+            }
+            Event::FirstToken { request, waited_ns } => {
+                let served = self.served(request)?;
+                served.times.first_token_ns = waited_ns;
+                served.ttft_ns = now_ns.saturating_sub(served.arrived_ns);
+                self.open[request].first_token_ns = now_ns;
+                Ok(())
+            }
+            Event::Answered { request } => {
+                let first_ns = self.open.get(request).map_or(now_ns, |open| open.first_token_ns);
+                let served = self.served(request)?;
+                served.times.decode_ns = now_ns.saturating_sub(first_ns);
+                served.latency_ns = now_ns.saturating_sub(served.arrived_ns);
+                self.answered += 1;
+                self.bar.set_position(self.answered as u64);
+                self.bar.set_message(format!("{} under way", self.arrived - self.answered));
+                let action = self.scheduler.answered(who.worker);
+                self.carry_out(action)
+            }
+        }
+    }
+
+    fn served(&mut self, request: usize) -> Result<&mut Served> {
+        self.outcome.served.get_mut(request).context("a worker named a request that is none")
+    }
+}

@@ -1,0 +1,181 @@
+//! `rackline bench rack`: real bytes beside virtual time, tables, JSON, pictures, and clear errors.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+
+use std::fmt::Write as _;
+use std::process::{Command, Output, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+fn rackline() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rackline"));
+    command.args(["bench", "rack"]);
+    command
+}
+
+fn bench(arguments: &[&str]) -> Output {
+    rackline().args(arguments).output().unwrap()
+}
+
+fn text(arguments: &[&str]) -> String {
+    let output = bench(arguments);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn json(arguments: &[&str]) -> Value {
+    serde_json::from_str(&text(&[arguments, &["--json"]].concat())).unwrap()
+}
+
+fn error(arguments: &[&str]) -> String {
+    let output = bench(arguments);
+    assert!(!output.status.success() && output.stdout.is_empty(), "{arguments:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+/// Prompts of one document that grow, and some of their own. Each is answered before the next arrives,
+/// so that what is found depends on nothing else.
+fn trace(requests: usize) -> tempfile::NamedTempFile {
+    let mut lines = String::new();
+    for number in 0..requests {
+        let shared = (0..3 + number).map(|block| block.to_string());
+        let own = (0..2).map(|block| (1000 + 10 * number + block).to_string());
+        let ids: Vec<_> = shared.chain(own).collect();
+        let (at_ms, input_length) = (number * 20_000, ids.len() * 64 + 10);
+        let ids = ids.join(",");
+        writeln!(
+            lines,
+            "{{\"timestamp\":{at_ms},\"input_length\":{input_length},\"output_length\":4,\"hash_ids\":[{ids}]}}"
+        )
+        .unwrap();
+    }
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), lines).unwrap();
+    file
+}
+
+const DEVICE: [&str; 2] = ["--device-gb-per-s", "10.1"];
+
+fn sum(served: &Value, name: &str) -> u64 {
+    served.as_array().unwrap().iter().map(|it| it[name].as_u64().unwrap()).sum()
+}
+
+#[test]
+fn real_bytes_and_virtual_time_find_the_same_blocks() {
+    let file = trace(6);
+    let path = file.path().to_str().unwrap();
+    let size = ["--speed", "100", "--block-bytes", "4KiB", "--prefill", "2", "--beside-simulation"];
+    let folder = tempfile::tempdir().unwrap();
+    let picture = folder.path().join("rack.svg");
+    let svg = ["--svg", picture.to_str().unwrap()];
+    let report = json(&[&[path][..], &DEVICE, &size, &svg].concat());
+    let (measured, simulated) = (&report["measured"], &report["simulated"]);
+    for name in ["requests", "blocks", "hits", "published", "refused", "lost"] {
+        assert_eq!(measured[name], simulated[name], "{name}");
+    }
+    // All but the last of the document's blocks were there; no block of a prompt's own was.
+    assert_eq!(measured["hits"], 3 + 4 + 5 + 6 + 7);
+    assert_eq!(measured["lost"], 0);
+    for served in measured["served"].as_array().unwrap() {
+        let time = |name: &str| served[name].as_u64().unwrap();
+        let stages =
+            ["queue_ns", "lookup_ns", "read_ns", "compute_ns", "write_ns", "decode_queue_ns"];
+        let later = ["decode_lookup_ns", "decode_read_ns", "decode_compute_ns", "first_token_ns"];
+        let all: u64 = stages.iter().chain(&later).map(|name| time(name)).sum();
+        // Nothing is counted twice: the rest are messages.
+        assert!(all <= time("ttft_ns") && time("ttft_ns") <= time("latency_ns"), "{served}");
+        assert!(time("compute_ns") > 0 && time("first_token_ns") > 0, "{served}");
+    }
+    let drawn = std::fs::read_to_string(picture).unwrap();
+    assert!(drawn.starts_with("<svg") && drawn.contains("measured") && drawn.contains("simulated"));
+}
+
+#[test]
+fn without_reuse_each_prompt_is_computed_whole() {
+    let file = trace(3);
+    let path = file.path().to_str().unwrap();
+    let report = json(&[path, "--speed", "100", "--block-bytes", "4KiB", "--no-reuse"]);
+    let measured = &report["measured"];
+    assert_eq!((&measured["hits"], &measured["published"]), (&0.into(), &measured["blocks"]));
+    assert_eq!(sum(&measured["served"], "lost"), 0);
+    assert_eq!(report["simulated"], Value::Null);
+}
+
+#[test]
+fn a_pool_that_is_too_small_costs_time_and_says_so() {
+    let file = trace(4);
+    let path = file.path().to_str().unwrap();
+    let small =
+        ["--speed", "100", "--block-bytes", "64KiB", "--capacity-blocks", "1", "--nodes", "1"];
+    // Two chunks of 1 MiB on the one node are 16 blocks each; a prompt of 40 does not fit.
+    let long: Vec<_> = (0..40).map(|block| block.to_string()).collect();
+    let line =
+        format!("{{\"timestamp\":0,\"output_length\":2,\"hash_ids\":[{}]}}\n", long.join(","));
+    std::fs::write(path, line).unwrap();
+    let words = text(&[&[path][..], &small].concat());
+    let report = json(&[&[path][..], &small].concat());
+    let measured = &report["measured"];
+    let (refused, lost) =
+        (measured["refused"].as_u64().unwrap(), measured["lost"].as_u64().unwrap());
+    assert!(refused > 0 && refused == lost, "{measured:#}");
+    assert!(sum(&measured["served"], "decode_compute_ns") > 0);
+    assert!(words.contains("  refused: "), "{words}");
+}
+
+#[test]
+fn a_long_trace_in_virtual_time_is_the_same_each_time() {
+    let many =
+        ["--requests", "300", "--workload", "C", "--rate", "0.4", "--simulate", "--nodes", "4"];
+    let workers = ["--prefill", "4", "--decode", "2"];
+    let all = [&many[..], &workers, &DEVICE].concat();
+    let words = text(&all);
+    assert_eq!(words, text(&all));
+    assert!(words.contains("300 requests of TraCT C, seed 1, on 4 nodes"), "{words}");
+    assert!(words.contains("roofline"), "{words}");
+}
+
+#[test]
+fn what_cannot_be_run_is_refused_by_name() {
+    let file = trace(1);
+    let path = file.path().to_str().unwrap();
+    for (arguments, said) in [
+        (&["--simulate"][..], "--device-gb-per-s"),
+        (&["--device-gb-per-s", "0"], "0 * 10^9 bytes a second is no bandwidth of a link"),
+        (&["--speed", "0"], "give --speed 0.01 to 1000"),
+        (&["--requests", "0"], "give --requests 1 or more"),
+        (&["--rate", "-1"], "give --rate above 0"),
+        (&["--profile", "h1000"], "there is no profile \"h1000\""),
+        (&["--profile", "nowhere.toml"], "cannot read nowhere.toml"),
+        (&["--nodes", "4"], "4 nodes and 2 workers: a node would have none"),
+        (&["nowhere.jsonl"], "cannot open nowhere.jsonl"),
+        (&[path, "--seed", "2"], "cannot be used with"),
+        (&[path, "--block-bytes", "0"], "give --block-bytes from 1"),
+    ] {
+        let error = error(arguments);
+        assert!(error.contains(said), "{arguments:?}: {error}");
+    }
+}
+
+#[test]
+fn interrupted_it_leaves_nothing() {
+    let mut command = rackline();
+    command.args(["--requests", "100"]).args(DEVICE);
+    let process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let id = process.id();
+    let clock = cxl_shm::clock::SystemClock::start();
+    let children = || std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
+    // The lock manager and both workers.
+    while children().split_whitespace().count() < 3 {
+        assert!(clock.now_us() < 60_000_000, "no worker was started");
+        clock.sleep_ms(10);
+    }
+    kill_process(Pid::from_child(&process), Signal::INT).unwrap();
+    let output = process.wait_with_output();
+    let output = output.unwrap();
+    assert!(!output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("interrupted"));
+    let left = std::fs::read_dir("/dev/shm").unwrap().map(|entry| entry.unwrap().file_name());
+    let own = format!("rackline-bench-{id}");
+    let left: Vec<_> = left.filter(|name| name.to_string_lossy().starts_with(&own)).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
