@@ -143,7 +143,7 @@ fn what_cannot_be_run_is_refused_by_name() {
         (&["--device-gb-per-s", "0"], "0 * 10^9 bytes a second is no bandwidth of a link"),
         (&["--speed", "0"], "give --speed 0.01 to 1000"),
         (&["--requests", "0"], "give --requests 1 or more"),
-        (&["--rate", "-1"], "give --rate above 0"),
+        (&["--rate", "-1"], "give a rate above 0"),
         (&["--profile", "h1000"], "there is no profile \"h1000\""),
         (&["--profile", "nowhere.toml"], "cannot read nowhere.toml"),
         (&["--nodes", "4"], "4 nodes and 2 workers: a node would have none"),

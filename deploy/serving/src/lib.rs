@@ -14,22 +14,26 @@
 //! - **RACK-R6** The first token is the one of the first iteration that a request is in.
 
 mod link;
+mod links;
 mod numbers;
 mod profile;
 mod rack;
 mod scheduler;
 mod served;
 mod summary;
+mod system;
 #[cfg(test)]
 mod tests;
 mod virtual_time;
 mod workload;
 
 pub use link::{Device, DeviceError, free_at};
+pub use links::{Links, LinksError};
 pub use profile::{Decode, Prefill, Profile, ProfileError};
 pub use rack::{Rack, RackError};
 pub use scheduler::{Action, Scheduler};
 pub use served::{Served, Stage, Times};
 pub use summary::{Spread, Summary};
+pub use system::{System, UnknownSystem};
 pub use virtual_time::{Settings, Software, simulate};
 pub use workload::{Request, Workload};

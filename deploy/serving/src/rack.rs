@@ -66,6 +66,12 @@ impl Rack {
         worker % self.nodes
     }
 
+    /// Nodes that have a prefill worker: the first ones.
+    #[must_use]
+    pub fn prefill_nodes(&self) -> u16 {
+        self.prefill.min(self.nodes)
+    }
+
     /// The node of a decode worker.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "less than the number of nodes")]

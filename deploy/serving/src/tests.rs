@@ -33,7 +33,15 @@ fn settings(rack: Rack, chunks: u32, batch_max: u32) -> Settings {
         rack,
         pool,
         profile: profile(batch_max),
-        device: Device::new(1.0, 0).unwrap(),
+        links: Links {
+            name: "test".to_owned(),
+            source: "none".to_owned(),
+            device: Device::new(1.0, 0).unwrap(),
+            network: Device::new(0.5, 0).unwrap(),
+            local: Device::new(2.0, 0).unwrap(),
+            rpc_ns: 7 * MS,
+        },
+        system: System::Rackline,
         block_bytes: MS,
         software: Software::default(),
     }
@@ -118,6 +126,69 @@ fn what_the_pool_has_no_room_for_is_computed_by_the_decode_worker() {
     assert_eq!(served[0].times.decode_compute_ns, 10 * MS);
 }
 
+/// A block passes the network in 2 ms, the link of a host in half a one, and an RPC takes 7 ms.
+fn serve_by(system: System, requests: Vec<Request>) -> Vec<Served> {
+    let settings = Settings { system, ..settings(one_each(), 100, 8) };
+    simulate(&settings, &workload(requests))
+}
+
+fn twice() -> Vec<Request> {
+    vec![request(0, 1, 0..4), request(1000, 1, 0..6)]
+}
+
+#[test]
+fn a_direct_system_sends_each_prompt_and_finds_none() {
+    for served in serve_by(System::Direct, twice()) {
+        let times = served.times;
+        assert_eq!((served.hits, served.published, served.lost), (0, 0, 0));
+        assert_eq!(times.compute_ns, served.prompt_tokens * MS);
+        assert_eq!((times.lookup_ns, times.read_ns, times.write_ns), (0, 0, 0));
+        assert_eq!(times.decode_read_ns, served.blocks * 2 * MS);
+    }
+}
+
+#[test]
+fn a_cache_of_a_host_saves_computing_and_no_sending() {
+    let served = serve_by(System::HostCache, twice());
+    assert_eq!((served[1].hits, served[1].published), (4, 2));
+    let times = served[1].times;
+    assert_eq!((times.read_ns, times.compute_ns, times.write_ns), (2 * MS, 20 * MS, 0));
+    assert_eq!(times.decode_read_ns, 12 * MS);
+}
+
+#[test]
+fn a_cache_of_a_host_is_found_by_no_other_host() {
+    let rack = Rack::new(2, 2, 1).unwrap();
+    for (system, hits) in [(System::HostCache, 0), (System::Rackline, 4), (System::Store, 4)] {
+        let settings = Settings { system, ..settings(rack, 100, 8) };
+        let served = simulate(&settings, &workload(twice()));
+        assert_eq!(served[1].hits, hits, "{system}");
+    }
+}
+
+#[test]
+fn a_store_asks_its_server_and_reads_from_all_hosts() {
+    let times = serve_by(System::Store, twice())[0].times;
+    assert_eq!((times.lookup_ns, times.decode_lookup_ns), (7 * MS, 7 * MS));
+    // Two blocks stay on the host, two pass the network; the server is asked before and after.
+    assert_eq!(times.write_ns, (7 + 4 + 7) * MS);
+    assert_eq!(times.decode_read_ns, 4 * MS);
+}
+
+#[test]
+fn links_that_are_none_are_refused_by_name() {
+    let good = include_str!("../profiles/links-tract.toml");
+    let error = |text: &str| Links::read(text).unwrap_err().to_string();
+    let said = error(&good.replace("network_gb_per_s = 12.5", "network_gb_per_s = 0.0"));
+    assert!(said.starts_with("network_gb_per_s: 0 * 10^9 bytes"), "{said}");
+    assert!(error(&good.replace("rpc_ns", "rpc_us")).contains("unknown field `rpc_us`"));
+    assert!(Links::named("tract").is_ok() && Links::named("track").is_err());
+    for system in System::ALL {
+        assert_eq!(system.name().parse(), Ok(system));
+    }
+    assert!("nixl".parse::<System>().is_err());
+}
+
 #[test]
 fn the_last_token_of_a_prompt_is_computed_in_any_case() {
     let profile = profile(1);
@@ -169,11 +240,12 @@ proptest! {
         (nodes, prefill, decode) in (1..4_u16, 2..4_u16, 2..4_u16),
         chunks in 1..60_u32,
         batch_max in 1..5_u32,
+        system in proptest::sample::select(&System::ALL[..]),
     ) {
         requests.sort_by_key(|it| it.at_ns);
         let rack = Rack::new(nodes, prefill, decode).unwrap();
         let workload = workload(requests);
-        let settings = settings(rack, chunks, batch_max);
+        let settings = Settings { system, ..settings(rack, chunks, batch_max) };
         let served = simulate(&settings, &workload);
         for it in &served {
             let to_first: u64 = Times::TO_FIRST_TOKEN.iter().map(|(_, of)| of(&it.times)).sum();

@@ -71,6 +71,7 @@ pub const GROUPS: &[(&str, &str)] = &[
     ("PYTHON-Y", "the native half of the Python package"),
     ("PYTHON-Z", "log lines on their way to Python"),
     ("RACK-R", "serving on a rack: which worker serves a request, and when"),
+    ("RACK-S", "serving on a rack: what a system keeps, and how KV moves"),
     ("RACK-V", "serving on a rack, in virtual time"),
     ("READ-F", "fetches"),
     ("RING-R", "requests for blocks that a GPU makes itself"),

@@ -1,13 +1,16 @@
-//! `rackline bench`: whole racks, measured.
+//! `rackline bench`: whole racks, measured and simulated.
 
 mod rack;
+mod rack_arguments;
+mod systems;
+mod workload;
 
 pub(crate) use rack::{WorkerOptions, run_worker};
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
 
-/// Measure a rack as its users see it.
+/// Measure a rack as its users see it, and compare systems.
 #[derive(Args, Debug)]
 pub(crate) struct Options {
     #[command(subcommand)]
@@ -17,9 +20,12 @@ pub(crate) struct Options {
 #[derive(Subcommand, Debug)]
 enum Kind {
     Rack(Box<rack::Options>),
+    Systems(Box<systems::Options>),
 }
 
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let Kind::Rack(options) = &options.kind;
-    rack::run(options)
+    match &options.kind {
+        Kind::Rack(options) => rack::run(options),
+        Kind::Systems(options) => systems::run(options),
+    }
 }

@@ -2,8 +2,9 @@
 
 use std::collections::VecDeque;
 
-use super::Run;
 use super::events::Event;
+use super::{Run, Settings};
+use crate::system::System;
 
 /// A request in the batch.
 #[derive(Clone, Copy, Debug)]
@@ -34,18 +35,30 @@ impl Run<'_> {
     }
 
     fn look_up(&mut self, now_ns: u64, worker: u16, request: usize) {
-        let blocks = self.workload.requests[request].blocks.len();
-        let at_ns = now_ns + self.settings.lookup_ns(blocks);
-        self.events.at(at_ns, Event::DecodeLookedUp { worker, request });
+        // A worker that pulls asks the prefill worker.
+        let takes_ns = if self.settings.system.is_shared() {
+            self.lookup_ns(request)
+        } else {
+            2 * self.settings.software.message_ns
+        };
+        self.events.at(now_ns + takes_ns, Event::DecodeLookedUp { worker, request });
     }
 
     pub(super) fn decode_looked_up(&mut self, now_ns: u64, worker: u16, request: usize) {
         self.served[request].times.decode_lookup_ns = self.stage(now_ns, request);
         let blocks = &self.workload.requests[request].blocks;
-        let found = self.pool.look_up(blocks);
+        let Settings { system, rack, .. } = self.settings;
+        let found = if system.is_shared() { self.pools[0].look_up(blocks) } else { blocks.len() };
         self.served[request].lost = (blocks.len() - found) as u64;
-        let node = self.settings.rack.decode_node(worker);
-        let at_ns = self.transfer(now_ns, node, found as u64);
+        let node = rack.decode_node(worker);
+        let at_ns = match system {
+            System::Rackline => self.network.shared(now_ns, node, found as u64),
+            System::Store => self.network.store(now_ns, node, &blocks[..found], false),
+            System::Direct | System::HostCache => {
+                let from = rack.prefill_node(self.prefill[request]);
+                self.network.send(now_ns, from, node, found as u64)
+            }
+        };
         self.events.at(at_ns, Event::DecodeRead { worker, request, found });
     }
 
@@ -53,7 +66,8 @@ impl Run<'_> {
     pub(super) fn decode_read(&mut self, now_ns: u64, worker: u16, request: usize, found: usize) {
         self.served[request].times.decode_read_ns = self.stage(now_ns, request);
         let held = std::mem::take(&mut self.held[request]);
-        self.pool.release(&held);
+        let pool = self.pool_of(self.prefill[request]);
+        self.pools[pool].release(&held);
         let prompt = &self.workload.requests[request];
         let found_tokens = prompt.tokens_of(found, self.workload.block_tokens);
         let computing_ns = if found < prompt.blocks.len() {

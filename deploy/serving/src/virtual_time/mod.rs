@@ -7,17 +7,22 @@
 
 mod decode;
 mod events;
+mod network;
 mod prefill;
+
+use std::num::NonZeroU16;
 
 use rackline_replay::{PoolModel, PoolShape};
 
 use self::decode::Decoding;
 use self::events::{Event, Events};
-use crate::link::{Device, free_at};
+use self::network::Network;
+use crate::links::Links;
 use crate::profile::Profile;
 use crate::rack::Rack;
 use crate::scheduler::{Action, Scheduler};
 use crate::served::Served;
+use crate::system::System;
 use crate::workload::Workload;
 
 /// What the software takes besides, in nanoseconds.
@@ -31,17 +36,26 @@ pub struct Software {
     pub message_ns: u64,
 }
 
+impl Software {
+    /// What the software of this project took on a machine with two busy cores: a lookup with its hold,
+    /// and a line of JSON through a pipe.
+    pub const MEASURED: Self =
+        Self { lookup_ns: 100_000, lookup_block_ns: 2_000, message_ns: 100_000 };
+}
+
 /// What is simulated.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Settings {
     /// The workers.
     pub rack: Rack,
-    /// The pool.
+    /// The pool. A cache of each host has its part of the room.
     pub pool: PoolShape,
     /// What computing takes.
     pub profile: Profile,
-    /// The link of each host.
-    pub device: Device,
+    /// The links of each host.
+    pub links: Links,
+    /// What is kept, and how KV moves.
+    pub system: System,
     /// Bytes of a block.
     pub block_bytes: u64,
     /// What the software takes.
@@ -49,8 +63,15 @@ pub struct Settings {
 }
 
 impl Settings {
-    fn lookup_ns(&self, blocks: usize) -> u64 {
-        self.software.lookup_ns + self.software.lookup_block_ns * blocks as u64
+    /// A pool of each host (RACK-S3), or one for all.
+    fn pools(&self, unique_blocks: u32) -> Vec<PoolModel> {
+        if self.system != System::HostCache {
+            return vec![PoolModel::new(self.pool, unique_blocks)];
+        }
+        let hosts = self.rack.prefill_nodes();
+        let chunks = (self.pool.chunks / u32::from(hosts)).max(1);
+        let shape = PoolShape { chunks, nodes: NonZeroU16::MIN, ..self.pool };
+        (0..hosts).map(|_| PoolModel::new(shape, unique_blocks)).collect()
     }
 }
 
@@ -69,9 +90,10 @@ struct Run<'s> {
     settings: &'s Settings,
     workload: &'s Workload,
     scheduler: Scheduler,
-    pool: PoolModel,
-    /// Until when the link of each node is in use.
-    busy_until_ns: Vec<u64>,
+    pools: Vec<PoolModel>,
+    network: Network<'s>,
+    /// The prefill worker of each request.
+    prefill: Vec<u16>,
     /// Of each decode worker.
     decoding: Vec<Decoding>,
     /// Blocks that are held for each request.
@@ -84,7 +106,7 @@ struct Run<'s> {
 
 impl<'s> Run<'s> {
     fn new(settings: &'s Settings, workload: &'s Workload) -> Self {
-        let Settings { rack, profile, pool, .. } = settings;
+        let Settings { rack, profile, .. } = settings;
         let requests = &workload.requests;
         let mut events = Events::default();
         // RACK-R1.
@@ -103,8 +125,9 @@ impl<'s> Run<'s> {
             settings,
             workload,
             scheduler: Scheduler::new(rack, profile.decode.batch_max),
-            pool: PoolModel::new(*pool, workload.unique_blocks),
-            busy_until_ns: vec![0; rack.nodes().into()],
+            pools: settings.pools(workload.unique_blocks),
+            network: Network::new(&settings.links, rack.nodes(), settings.block_bytes),
+            prefill: vec![0; requests.len()],
             decoding: (0..rack.decode()).map(|_| Decoding::default()).collect(),
             held: vec![Vec::new(); requests.len()],
             since_ns: requests.iter().map(|request| request.at_ns).collect(),
@@ -158,21 +181,24 @@ impl<'s> Run<'s> {
         now_ns - since_ns
     }
 
-    /// When a transfer of so many blocks ends that begins now (RACK-R5).
-    fn transfer(&mut self, now_ns: u64, node: u16, blocks: u64) -> u64 {
-        if blocks == 0 {
-            return now_ns;
-        }
-        let device = &self.settings.device;
-        let busy_until_ns = &mut self.busy_until_ns[usize::from(node)];
-        *busy_until_ns =
-            free_at(device, *busy_until_ns, now_ns, blocks * self.settings.block_bytes);
-        *busy_until_ns + device.latency_ns()
+    /// How long a worker takes to look a prompt up.
+    fn lookup_ns(&self, request: usize) -> u64 {
+        let Settings { software, system, .. } = self.settings;
+        let blocks = self.workload.requests[request].blocks.len() as u64;
+        software.lookup_ns + software.lookup_block_ns * blocks + self.network.ask_ns(*system)
     }
 
-    /// The node of a prefill worker, and which of the node's workers it is.
+    /// The pool that a prefill worker uses.
+    fn pool_of(&self, worker: u16) -> usize {
+        let own = usize::from(self.settings.rack.prefill_node(worker));
+        if self.settings.system == System::HostCache { own } else { 0 }
+    }
+
+    /// The node of a prefill worker in its pool, and which of the node's workers it is.
     fn prefill_place(&self, worker: u16) -> (u16, u16) {
         let rack = &self.settings.rack;
-        (rack.prefill_node(worker), worker / rack.nodes())
+        let node = rack.prefill_node(worker);
+        let is_own = self.settings.system == System::HostCache;
+        (if is_own { 0 } else { node }, worker / rack.nodes())
     }
 }

@@ -2,24 +2,37 @@
 
 use super::Run;
 use super::events::Event;
+use crate::system::System;
 
 impl Run<'_> {
     pub(super) fn prefill_begins(&mut self, now_ns: u64, worker: u16, request: usize) {
         self.served[request].times.queue_ns = self.stage(now_ns, request);
-        let blocks = self.workload.requests[request].blocks.len();
-        let at_ns = now_ns + self.settings.lookup_ns(blocks);
+        self.prefill[request] = worker;
+        let at_ns = match self.settings.system {
+            System::Direct => now_ns,
+            _ => now_ns + self.lookup_ns(request),
+        };
         self.events.at(at_ns, Event::LookedUp { worker, request });
     }
 
     pub(super) fn looked_up(&mut self, now_ns: u64, worker: u16, request: usize) {
         self.served[request].times.lookup_ns = self.stage(now_ns, request);
+        let (pool, node) = (self.pool_of(worker), self.settings.rack.prefill_node(worker));
         let blocks = &self.workload.requests[request].blocks;
-        let found = &blocks[..self.pool.look_up(blocks)];
+        let hits = match self.settings.system {
+            System::Direct => 0,
+            _ => self.pools[pool].look_up(blocks),
+        };
+        let found = &blocks[..hits];
         self.hold(request, found);
-        let hits = found.len() as u64;
-        self.served[request].hits = hits;
-        let (node, _) = self.prefill_place(worker);
-        let at_ns = self.transfer(now_ns, node, hits);
+        let count = hits as u64;
+        self.served[request].hits = count;
+        let at_ns = match self.settings.system {
+            System::Rackline => self.network.shared(now_ns, node, count),
+            System::Direct => now_ns,
+            System::HostCache => self.network.local(now_ns, node, count),
+            System::Store => self.network.store(now_ns, node, found, false),
+        };
         self.events.at(at_ns, Event::Read { worker, request });
     }
 
@@ -33,32 +46,47 @@ impl Run<'_> {
 
     pub(super) fn computed(&mut self, now_ns: u64, worker: u16, request: usize) {
         self.served[request].times.compute_ns = self.stage(now_ns, request);
+        let (pool, node) = (self.pool_of(worker), self.settings.rack.prefill_node(worker));
         let blocks = &self.workload.requests[request].blocks;
-        let missing = blocks.iter().filter(|block| !self.pool.has(**block)).count() as u64;
-        let (node, _) = self.prefill_place(worker);
-        let at_ns = self.transfer(now_ns, node, missing);
-        self.events.at(at_ns, Event::Written { worker, request, blocks: missing });
+        let is_missing = |block: &u32| !self.pools[pool].has(*block);
+        let missing: Vec<u32> = blocks.iter().copied().filter(is_missing).collect();
+        let count = missing.len() as u64;
+        let at_ns = match self.settings.system {
+            System::Rackline => self.network.shared(now_ns, node, count),
+            // RACK-S6.
+            System::Direct | System::HostCache => now_ns,
+            System::Store if missing.is_empty() => now_ns,
+            System::Store => {
+                let asked_ns = self.network.ask_ns(System::Store);
+                self.network.store(now_ns + asked_ns, node, &missing, true) + asked_ns
+            }
+        };
+        self.events.at(at_ns, Event::Written { worker, request, blocks: count });
     }
 
     /// So many blocks were written (RACK-V2). Those that another worker has published meanwhile are not new.
     pub(super) fn written(&mut self, now_ns: u64, worker: u16, request: usize, blocks: u64) {
         self.served[request].times.write_ns = self.stage(now_ns, request);
         let prompt = &self.workload.requests[request].blocks;
-        let place = self.prefill_place(worker);
-        let first = self.held[request].len();
-        let outcome = self.pool.publish(place, prompt, first);
-        self.served[request].published = outcome.published.min(blocks);
-        self.served[request].refused = outcome.refused;
-        let there = prompt[first..].iter().take_while(|block| self.pool.has(**block)).count();
-        self.hold(request, &prompt[first..first + there]);
-        self.pool.follow(place);
+        if self.settings.system != System::Direct {
+            let (place, pool) = (self.prefill_place(worker), self.pool_of(worker));
+            let first = self.held[request].len();
+            let outcome = self.pools[pool].publish(place, prompt, first);
+            self.served[request].published = outcome.published.min(blocks);
+            self.served[request].refused = outcome.refused;
+            let is_there = |block: &&u32| self.pools[pool].has(**block);
+            let there = prompt[first..].iter().take_while(is_there).count();
+            self.hold(request, &prompt[first..first + there]);
+            self.pools[pool].follow(place);
+        }
         let actions = self.scheduler.computed(worker, request);
         self.carry_out(now_ns, actions);
     }
 
     /// RACK-V3.
     fn hold(&mut self, request: usize, blocks: &[u32]) {
-        self.pool.hold(blocks);
+        let pool = self.pool_of(self.prefill[request]);
+        self.pools[pool].hold(blocks);
         self.held[request].extend_from_slice(blocks);
     }
 }

@@ -5,8 +5,8 @@ mod fleet;
 mod protocol;
 mod report;
 mod run;
+mod time;
 mod worker;
-mod workload;
 
 pub(crate) use worker::{WorkerOptions, run_worker};
 
@@ -17,12 +17,15 @@ use anyhow::{Context as _, Result, bail, ensure};
 use bytesize::ByteSize;
 use clap::Args;
 use rackline_replay::Capacity;
-use rackline_serving::{Device, Profile, Rack, Settings, Software, Workload, simulate};
+use rackline_serving::{
+    Device, Links, Profile, Rack, Settings, Software, System, Workload, simulate,
+};
 
 use self::fleet::{Fleet, Order};
 use self::report::{Conditions, Part, Report};
 use self::run::Outcome;
-use self::workload::WorkloadArguments;
+use super::rack_arguments::RackArguments;
+use super::workload::{RATE, WorkloadArguments};
 use crate::output::progress_bar;
 use crate::rack::{Interrupt, LockManager, Sizes};
 
@@ -60,21 +63,13 @@ pub(crate) struct Options {
     #[command(flatten)]
     workload: WorkloadArguments,
 
-    /// Nodes of the rack.
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=32))]
-    nodes: u16,
+    /// Requests a second, as the mean; gaps keep their proportions. [default: those of the trace; for a
+    /// workload of the paper 0.5]
+    #[arg(long, value_name = "PER_SECOND", allow_negative_numbers = true)]
+    rate: Option<f64>,
 
-    /// Prefill workers. They and then the decode workers go to each node in turn.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
-    prefill: u16,
-
-    /// Decode workers.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
-    decode: u16,
-
-    /// What computing takes: the name of a profile that is built in, or a file that ends with .toml.
-    #[arg(long, value_name = "PROFILE", default_value = Profile::NAMES[0])]
-    profile: String,
+    #[command(flatten)]
+    rack: RackArguments,
 
     /// Length of a block in the pool, whatever it is in the model.
     #[arg(long, value_name = "SIZE", default_value = "64KiB")]
@@ -120,20 +115,17 @@ pub(crate) struct Options {
     svg: Option<PathBuf>,
 }
 
-/// What the software of this project took where it was measured, for the simulation.
-const SOFTWARE: Software =
-    Software { lookup_ns: 60_000, lookup_block_ns: 1_000, message_ns: 150_000 };
-
 pub(crate) fn run(options: &Options) -> Result<()> {
     ensure!(
         (0.01..=1000.0).contains(&options.speed),
         "the time cannot pass {} times as fast: give --speed 0.01 to 1000",
         options.speed
     );
-    let rack = Rack::new(options.nodes, options.prefill, options.decode)?;
-    let text = profile_text(&options.profile)?;
+    let rack = options.rack.rack()?;
+    let text = options.rack.profile_text()?;
     let profile = Profile::read(&text)?;
-    let read = options.workload.read()?;
+    let usual = options.workload.is_made().then_some(RATE);
+    let read = options.workload.of(&options.workload.trace()?, options.rate.or(usual))?;
     let workload = if options.no_reuse {
         read.without_reuse().context("more blocks than can be numbered: give fewer --requests")?
     } else {
@@ -157,14 +149,6 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         chart::draw(path, &report)?;
     }
     report.print(options.json)
-}
-
-/// The text of a profile.
-fn profile_text(name: &str) -> Result<String> {
-    if !name.ends_with(".toml") {
-        return Ok(Profile::text_of(name)?.to_owned());
-    }
-    std::fs::read_to_string(name).with_context(|| format!("cannot read {name}"))
 }
 
 /// A bench whose settings are known to be good.
@@ -222,9 +206,10 @@ impl Bench<'_> {
             rack: self.rack,
             pool: self.sizes()?.shape,
             profile: self.profile.clone(),
-            device,
+            links: Links { device, ..Links::named("tract")? },
+            system: System::Rackline,
             block_bytes: self.model_bytes,
-            software: SOFTWARE,
+            software: Software::MEASURED,
         };
         Ok(Outcome { served: simulate(&settings, &self.workload), ..Outcome::default() })
     }

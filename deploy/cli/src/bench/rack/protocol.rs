@@ -16,6 +16,8 @@ pub(super) enum Task {
         prompt: Prompt,
         /// Tokens of the answer.
         output_tokens: u64,
+        /// When the worker is told, by the machine's monotonic clock.
+        told_ns: u64,
     },
     /// The decode worker has read the blocks of a request.
     Release {
@@ -77,6 +79,8 @@ pub(super) struct Prefilled {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Fetched {
     pub(super) request: usize,
+    /// Since it was told: what it reads for others before is in it.
+    pub(super) lookup_ns: u64,
     pub(super) read_ns: u64,
     pub(super) compute_ns: u64,
     /// Blocks that it did not find.

@@ -9,6 +9,7 @@ use rackline_serving::{Action, Rack, Scheduler, Served, Workload};
 
 use super::fleet::{Fleet, Who};
 use super::protocol::{Event, Late, Prompt, Task};
+use super::time::machine_ns;
 use super::worker::Role;
 
 /// What came of a run.
@@ -30,8 +31,6 @@ struct Open {
     prefill: u16,
     /// When its blocks were in the pool.
     computed_ns: u64,
-    /// When its decode worker was told of it.
-    told_ns: u64,
     /// When its first token came.
     first_token_ns: u64,
 }
@@ -132,9 +131,7 @@ impl Run<'_> {
                     (Who { role: Role::Prefill, worker }, request)
                 }
                 Action::Decode { worker, request } => {
-                    let open = &mut self.open[request];
-                    open.told_ns = now_ns;
-                    let waited_ns = now_ns.saturating_sub(open.computed_ns);
+                    let waited_ns = now_ns.saturating_sub(self.open[request].computed_ns);
                     self.outcome.served[request].times.decode_queue_ns = waited_ns;
                     (Who { role: Role::Decode, worker }, request)
                 }
@@ -145,7 +142,7 @@ impl Run<'_> {
             let output_tokens = asked.output_tokens;
             let task = match who.role {
                 Role::Prefill => Task::Prefill(prompt),
-                Role::Decode => Task::Decode { prompt, output_tokens },
+                Role::Decode => Task::Decode { prompt, output_tokens, told_ns: machine_ns() },
             };
             self.fleet.give(who, &task)?;
         }
@@ -173,11 +170,8 @@ impl Run<'_> {
                 self.carry_out(actions)
             }
             Event::Fetched(done) => {
-                let told_ns = self.open.get(done.request).map_or(now_ns, |open| open.told_ns);
                 let served = self.served(done.request)?;
-                // What the worker reads for others before is in it.
-                let rest_ns = done.read_ns + done.compute_ns;
-                served.times.decode_lookup_ns = (now_ns - told_ns).saturating_sub(rest_ns);
+                served.times.decode_lookup_ns = done.lookup_ns;
                 served.times.decode_read_ns = done.read_ns;
                 served.times.decode_compute_ns = done.compute_ns;
                 served.lost = done.lost;

@@ -7,8 +7,8 @@ use anyhow::{Context as _, Result, bail};
 use rackline_serving::Profile;
 
 use super::super::protocol::{Event, Fetched, Prompt, Task};
+use super::super::time::{Speed, machine_ns, sleep_until};
 use super::Worker;
-use super::time::{Speed, machine_ns, sleep_until};
 use crate::rack::{carry_out_tasks, say};
 
 /// A request whose KV is there.
@@ -30,7 +30,9 @@ pub(super) fn serve(worker: &Worker<'_>) -> Result<()> {
     let batch = thread.spawn(move || decode(&profile, speed, &joining));
     let batch = batch.context("cannot start a thread")?;
     let read = carry_out_tasks(|task| match task {
-        Task::Decode { prompt, output_tokens } => read(worker, &prompt, output_tokens, &ready),
+        Task::Decode { prompt, output_tokens, told_ns } => {
+            read(worker, &prompt, output_tokens, told_ns, &ready)
+        }
         Task::Prefill(_) | Task::Release { .. } => bail!("a decode worker only decodes"),
     });
     drop(ready);
@@ -44,13 +46,15 @@ fn read(
     worker: &Worker<'_>,
     prompt: &Prompt,
     output_tokens: u64,
+    told_ns: u64,
     ready: &Sender<Running>,
 ) -> Result<()> {
+    let mut since_ns = told_ns;
     let mut done = Fetched { request: prompt.request, ..Fetched::default() };
     let mut buffer = worker.buffer(prompt)?;
     let (hashes, found) = worker.look_up(prompt)?;
     done.from_drives = found.restored() as u64;
-    let mut since_ns = machine_ns();
+    done.lookup_ns = worker.lap(&mut since_ns);
     let valid = worker.read(&found.held().blocks(), &mut buffer, &mut done.late)?;
     worker.session.release(found.into_held());
     done.lost = (hashes.len() - valid) as u64;

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use rackline_serving::{Device, free_at};
 
 use super::super::protocol::Late;
-use super::time::{Speed, machine_ns, sleep_until};
+use super::super::time::{Speed, machine_ns, sleep_until};
 
 /// The link, or none: then bytes move as fast as the machine moves them.
 #[derive(Debug)]

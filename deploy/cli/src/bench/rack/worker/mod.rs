@@ -4,7 +4,6 @@
 mod decode;
 mod link;
 mod prefill;
-mod time;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,8 +18,8 @@ use rackline::{
 use rackline_serving::{Device, Profile};
 
 use self::link::Link;
-use self::time::Speed;
 use super::protocol::{Event, Late, Prompt};
+use super::time::{Speed, machine_ns};
 use crate::rack::{block_bytes, say};
 
 /// A worker of `rackline bench rack`. Started by it; takes tasks on its standard input.
@@ -175,7 +174,7 @@ impl Worker<'_> {
 
     /// The time of the bench since the machine's clock said `since_ns`, which then says what it says now.
     fn lap(&self, since_ns: &mut u64) -> u64 {
-        let now_ns = time::machine_ns();
+        let now_ns = machine_ns();
         let passed_ns = now_ns - std::mem::replace(since_ns, now_ns);
         self.speed.in_bench(passed_ns)
     }

@@ -6,8 +6,8 @@ use anyhow::{Context as _, Result, bail};
 use rackline::{BlockHash, HoldReport, NewBlock, PublishOutcome};
 
 use super::super::protocol::{Event, Late, Prefilled, Prompt, Task};
+use super::super::time::{machine_ns, sleep_until};
 use super::Worker;
-use super::time::{machine_ns, sleep_until};
 use crate::rack::{block_bytes, carry_out_tasks, say};
 
 pub(super) fn serve(worker: &Worker<'_>) -> Result<()> {

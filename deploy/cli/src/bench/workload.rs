@@ -16,7 +16,8 @@ use crate::trace::WorkloadName;
 const TRACT_MIN: usize = 100;
 const DOCUMENTS: u64 = 200;
 const ZIPF: f64 = 1.0;
-const RATE: f64 = 0.5;
+/// Requests a second where nobody says how many.
+pub(super) const RATE: f64 = 0.5;
 
 #[derive(Args, Debug)]
 pub(super) struct WorkloadArguments {
@@ -37,35 +38,34 @@ pub(super) struct WorkloadArguments {
     #[arg(long, value_name = "N", default_value_t = 100)]
     requests: usize,
 
-    /// Requests a second, as the mean; gaps keep their proportions. [default: those of the trace; for a
-    /// workload of the paper 0.5]
-    #[arg(long, value_name = "PER_SECOND", allow_negative_numbers = true)]
-    rate: Option<f64>,
-
     /// Tokens of a block of the trace.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=65_536))]
     block_tokens: u64,
 }
 
 impl WorkloadArguments {
-    pub(super) fn read(&self) -> Result<Workload> {
+    /// The trace.
+    pub(super) fn trace(&self) -> Result<Trace> {
         ensure!(self.requests > 0, "there is nothing to serve: give --requests 1 or more");
-        if let Some(rate) = self.rate {
+        let Some(path) = &self.trace else { return self.tract() };
+        let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+        Trace::read(BufReader::new(file)).with_context(|| path.display().to_string())
+    }
+
+    /// Its first requests, of which so many arrive in a second; `None` when the trace says so.
+    pub(super) fn of(&self, trace: &Trace, rate: Option<f64>) -> Result<Workload> {
+        if let Some(rate) = rate {
             ensure!(
                 rate > 0.0 && rate.is_finite(),
-                "{rate} requests a second cannot arrive: give --rate above 0"
+                "{rate} requests a second cannot arrive: give a rate above 0"
             );
         }
-        let (trace, rate) = match &self.trace {
-            Some(path) => {
-                let file = File::open(path);
-                let file = file.with_context(|| format!("cannot open {}", path.display()))?;
-                let trace = Trace::read(BufReader::new(file));
-                (trace.with_context(|| path.display().to_string())?, self.rate)
-            }
-            None => (self.tract()?, Some(self.rate.unwrap_or(RATE))),
-        };
-        Ok(Workload::of(&trace, self.block_tokens, self.requests, rate))
+        Ok(Workload::of(trace, self.block_tokens, self.requests, rate))
+    }
+
+    /// Whether the trace is one of the paper's workloads, which has no times of its own.
+    pub(super) const fn is_made(&self) -> bool {
+        self.trace.is_none()
     }
 
     fn tract(&self) -> Result<Trace> {

@@ -1,0 +1,77 @@
+//! `rackline bench systems`: tables, JSON, pictures, and clear errors.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on says where")]
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn systems(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rackline"));
+    command.args(["bench", "systems"]).args(arguments).output().unwrap()
+}
+
+fn text(arguments: &[&str]) -> String {
+    let output = systems(arguments);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn systems_stand_side_by_side_at_each_load() {
+    let folder = tempfile::tempdir().unwrap();
+    let picture = folder.path().join("systems.svg");
+    let few = ["--requests", "150", "--rates", "0.6,0.2", "--svg", picture.to_str().unwrap()];
+    let words = text(&few);
+    assert_eq!(words, text(&few), "the same seed");
+    assert!(words.starts_with("simulated: 150 requests of TraCT A, seed 1"), "{words}");
+    // Where figures are from stands beside them.
+    for source in ["roofline", "arXiv:2512.18194"] {
+        assert!(words.contains(source), "{words}");
+    }
+    let report: Value = serde_json::from_str(&text(&[&few[..], &["--json"]].concat())).unwrap();
+    let points = report["points"].as_array().unwrap();
+    let names = ["rackline", "direct", "host-cache", "store"];
+    for (place, point) in points.iter().enumerate() {
+        assert_eq!(point["system"], names[place % 4]);
+        assert_eq!(point["rate"], if place < 4 { 0.2 } else { 0.6 });
+        assert_eq!(point["served"].as_array().unwrap().len(), 150);
+        assert!(words.contains(&format!("{:.1}", point["ttft"]["mean_ms"].as_f64().unwrap())));
+    }
+    let mean = |place: usize| points[place]["ttft"]["mean_ms"].as_f64().unwrap();
+    // Without a cache the load counts for more.
+    assert!(mean(5) / mean(4) > mean(1) / mean(0) && mean(1) > mean(0), "{words}");
+    let drawn = std::fs::read_to_string(picture).unwrap();
+    assert!(names.iter().all(|name| drawn.contains(name)));
+    assert!(drawn.matches("<polyline").count() >= 8);
+}
+
+#[test]
+fn the_published_form_of_traces_is_served() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let lines = "{\"timestamp\":0,\"input_length\":1100,\"output_length\":2,\"hash_ids\":[1,2]}\n\
+                 {\"timestamp\":9,\"input_length\":1100,\"output_length\":2,\"hash_ids\":[1,3]}\n";
+    std::fs::write(file.path(), lines).unwrap();
+    let path = file.path().to_str().unwrap();
+    let words =
+        text(&[path, "--block-tokens", "512", "--rates", "0.1", "--systems", "direct,rackline"]);
+    let hits = |name: &str| {
+        let line = words.lines().find(|line| line.contains(name)).unwrap();
+        line.split_whitespace().rev().nth(1).unwrap().to_owned()
+    };
+    assert_eq!((hits("direct"), hits("rackline")), ("0.0".to_owned(), "25.0".to_owned()));
+}
+
+#[test]
+fn what_cannot_be_run_is_refused_by_name() {
+    for (arguments, said) in [
+        (&["--rates", "0"][..], "give a rate above 0"),
+        (&["--systems", "nixl"], "there is no system \"nixl\""),
+        (&["--links", "fast"], "there are no links \"fast\""),
+        (&["--links", "nowhere.toml"], "cannot read nowhere.toml"),
+        (&["--profile", "h1000"], "there is no profile \"h1000\""),
+    ] {
+        let output = systems(arguments);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && error.contains(said), "{arguments:?}: {error}");
+    }
+}

@@ -1,0 +1,87 @@
+//! The links of a host, from a file.
+
+use serde::Deserialize;
+
+use crate::link::{Device, DeviceError};
+
+/// The links of each host of a rack.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Links {
+    /// What they are.
+    pub name: String,
+    /// Where their figures are from.
+    pub source: String,
+    /// To the shared memory.
+    pub device: Device,
+    /// To the network, in each direction.
+    pub network: Device,
+    /// Between the host's own memory and its GPUs.
+    pub local: Device,
+    /// A request to a metadata server, with its answer.
+    pub rpc_ns: u64,
+}
+
+/// Why a file is none of links.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LinksError {
+    /// It does not have the form.
+    #[error("{0}; copy deploy/serving/profiles/links-tract.toml and change its figures")]
+    Form(#[from] toml::de::Error),
+    /// A bandwidth is none.
+    #[error("{name}: {error}")]
+    Device {
+        /// The name of the figure.
+        name: &'static str,
+        /// What is wrong.
+        error: DeviceError,
+    },
+    /// Nobody has put such links in here.
+    #[error("there are no links \"{0}\": give tract, or a file that ends with .toml")]
+    Unknown(String),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    name: String,
+    source: String,
+    device_gb_per_s: f64,
+    device_latency_ns: u64,
+    network_gb_per_s: f64,
+    network_latency_ns: u64,
+    local_gb_per_s: f64,
+    rpc_ns: u64,
+}
+
+impl Links {
+    /// Links that are built in: `tract`.
+    ///
+    /// # Errors
+    /// [`LinksError::Unknown`].
+    pub fn named(name: &str) -> Result<Self, LinksError> {
+        match name {
+            "tract" => Self::read(include_str!("../profiles/links-tract.toml")),
+            _ => Err(LinksError::Unknown(name.to_owned())),
+        }
+    }
+
+    /// Reads links.
+    ///
+    /// # Errors
+    /// [`LinksError`], with what to change.
+    pub fn read(text: &str) -> Result<Self, LinksError> {
+        let file: File = toml::from_str(text)?;
+        let device = |name, rate, latency_ns| {
+            Device::new(rate, latency_ns).map_err(|error| LinksError::Device { name, error })
+        };
+        Ok(Self {
+            device: device("device_gb_per_s", file.device_gb_per_s, file.device_latency_ns)?,
+            network: device("network_gb_per_s", file.network_gb_per_s, file.network_latency_ns)?,
+            local: device("local_gb_per_s", file.local_gb_per_s, 0)?,
+            rpc_ns: file.rpc_ns,
+            name: file.name,
+            source: file.source,
+        })
+    }
+}
