@@ -9,8 +9,8 @@
 //!   many slots as its batch may have. Without a free slot the prompt waits, in order.
 //! - **RACK-R4** A decode worker reads the KV of one prompt after the other, beside its iterations. A
 //!   prompt joins the batch at the next iteration, and each iteration gives each request a token.
-//! - **RACK-R5** All workers of a host share its link to the device: transfers pass one after the other,
-//!   in the order in which they begin.
+//! - **RACK-R5** All workers of a host share its link to the device, and all hosts share the device:
+//!   transfers pass one after the other, in the order in which they begin.
 //! - **RACK-R6** The first token is the one of the first iteration that a request is in.
 
 mod link;

@@ -13,6 +13,9 @@ pub struct Links {
     pub source: String,
     /// To the shared memory.
     pub device: Device,
+    /// The shared memory itself, which all hosts share; `None` where it is as fast as their links
+    /// together.
+    pub memory: Option<Device>,
     /// To the network, in each direction.
     pub network: Device,
     /// Between the host's own memory and its GPUs.
@@ -48,6 +51,7 @@ struct File {
     source: String,
     device_gb_per_s: f64,
     device_latency_ns: u64,
+    memory_gb_per_s: Option<f64>,
     network_gb_per_s: f64,
     network_latency_ns: u64,
     local_gb_per_s: f64,
@@ -75,7 +79,9 @@ impl Links {
         let device = |name, rate, latency_ns| {
             Device::new(rate, latency_ns).map_err(|error| LinksError::Device { name, error })
         };
+        let memory = file.memory_gb_per_s.map(|rate| device("memory_gb_per_s", rate, 0));
         Ok(Self {
+            memory: memory.transpose()?,
             device: device("device_gb_per_s", file.device_gb_per_s, file.device_latency_ns)?,
             network: device("network_gb_per_s", file.network_gb_per_s, file.network_latency_ns)?,
             local: device("local_gb_per_s", file.local_gb_per_s, 0)?,

@@ -78,7 +78,7 @@ pub enum ProfileError {
 
 impl Profile {
     /// The profiles that are built in. The first is the usual one.
-    pub const NAMES: [&'static str; 1] = ["a6000-llama-8b"];
+    pub const NAMES: [&'static str; 2] = ["a6000-llama-8b", "smollm-cpu"];
 
     /// A profile that is built in.
     ///
@@ -95,6 +95,7 @@ impl Profile {
     pub fn text_of(name: &str) -> Result<&'static str, ProfileError> {
         match name {
             "a6000-llama-8b" => Ok(include_str!("../profiles/a6000-llama-8b.toml")),
+            "smollm-cpu" => Ok(include_str!("../profiles/smollm-cpu.toml")),
             _ => Err(ProfileError::Unknown { name: name.to_owned() }),
         }
     }

@@ -37,6 +37,7 @@ fn settings(rack: Rack, chunks: u32, batch_max: u32) -> Settings {
             name: "test".to_owned(),
             source: "none".to_owned(),
             device: Device::new(1.0, 0).unwrap(),
+            memory: None,
             network: Device::new(0.5, 0).unwrap(),
             local: Device::new(2.0, 0).unwrap(),
             rpc_ns: 7 * MS,
@@ -108,6 +109,20 @@ fn workers_of_a_host_share_its_link() {
     let requests = vec![request(0, 1, 0..4), request(0, 1, 4..8)];
     let served = simulate(&settings(rack, 100, 8), &workload(requests));
     assert_eq!((served[0].times.write_ns, served[1].times.write_ns), (4 * MS, 8 * MS));
+}
+
+#[test]
+fn all_hosts_share_the_memory_itself() {
+    let rack = Rack::new(3, 2, 1).unwrap();
+    let requests = workload(vec![request(0, 1, 0..4), request(0, 1, 4..8)]);
+    let mut settings = settings(rack, 100, 8);
+    let writes = |settings: &Settings| -> Vec<u64> {
+        simulate(settings, &requests).iter().map(|it| it.times.write_ns / MS).collect()
+    };
+    assert_eq!(writes(&settings), [4, 4]);
+    settings.links.memory = Some(Device::new(1.25, 0).unwrap());
+    // The second waits until the memory has taken the first.
+    assert_eq!(writes(&settings), [4, 6]);
 }
 
 #[test]
@@ -212,7 +227,7 @@ fn figures_that_are_none_are_refused_by_name() {
     for name in Profile::NAMES {
         assert!(Profile::named(name).is_ok(), "{name}");
     }
-    assert!(Profile::named("h1000").unwrap_err().to_string().contains("a6000-llama-8b"));
+    assert!(Profile::named("h1000").unwrap_err().to_string().contains("smollm-cpu"));
     assert!(Device::new(f64::NAN, 0).is_err() && Device::new(0.0, 0).is_err());
     assert!(Rack::new(3, 1, 1).is_err() && Rack::new(1, 0, 1).is_err());
 }

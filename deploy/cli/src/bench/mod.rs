@@ -1,5 +1,7 @@
 //! `rackline bench`: whole racks, measured and simulated.
 
+#[cfg(feature = "demo")]
+mod profile;
 mod rack;
 mod rack_arguments;
 mod systems;
@@ -21,11 +23,15 @@ pub(crate) struct Options {
 enum Kind {
     Rack(Box<rack::Options>),
     Systems(Box<systems::Options>),
+    #[cfg(feature = "demo")]
+    Profile(profile::Options),
 }
 
 pub(crate) fn run(options: &Options) -> Result<()> {
     match &options.kind {
         Kind::Rack(options) => rack::run(options),
         Kind::Systems(options) => systems::run(options),
+        #[cfg(feature = "demo")]
+        Kind::Profile(options) => profile::run(options),
     }
 }

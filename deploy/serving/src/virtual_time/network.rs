@@ -10,6 +10,7 @@ pub(super) struct Network<'s> {
     links: &'s Links,
     block_bytes: u64,
     device_ns: Vec<u64>,
+    memory_ns: u64,
     /// What a host sends, and what it receives.
     sends_ns: Vec<u64>,
     receives_ns: Vec<u64>,
@@ -20,13 +21,16 @@ impl<'s> Network<'s> {
     pub(super) fn new(links: &'s Links, nodes: u16, block_bytes: u64) -> Self {
         let idle = || vec![0; nodes.into()];
         let [device_ns, sends_ns, receives_ns, local_ns] = [idle(), idle(), idle(), idle()];
-        Self { links, block_bytes, device_ns, sends_ns, receives_ns, local_ns }
+        Self { links, block_bytes, device_ns, memory_ns: 0, sends_ns, receives_ns, local_ns }
     }
 
     /// A node reads or writes so many blocks of the shared memory.
     pub(super) fn shared(&mut self, now_ns: u64, node: u16, blocks: u64) -> u64 {
         let bytes = blocks * self.block_bytes;
+        let memory = self.links.memory.as_ref();
+        let passed_ns = memory.map_or(now_ns, |it| pass(it, &mut self.memory_ns, now_ns, bytes));
         pass(&self.links.device, &mut self.device_ns[usize::from(node)], now_ns, bytes)
+            .max(passed_ns)
     }
 
     /// Blocks move between the memory of a node and a GPU of it.

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use bytesize::ByteSize;
-use rackline_serving::{Served, Summary, System};
+use rackline_serving::{Summary, System};
 use serde::Serialize;
 
 use crate::output::{counted, say};
@@ -32,8 +32,6 @@ pub(super) struct Point {
     pub(super) rate: f64,
     #[serde(flatten)]
     pub(super) summary: Summary,
-    /// Each request, by its number.
-    pub(super) served: Vec<Served>,
 }
 
 /// All that is printed.
@@ -48,7 +46,7 @@ pub(super) struct Report {
 impl Report {
     pub(super) fn print(&self, json: bool) -> Result<()> {
         if json {
-            say!("{}", serde_json::to_string(self)?);
+            say!("{}", serde_json::to_string_pretty(self)?);
             return Ok(());
         }
         self.conditions.print();
