@@ -23,7 +23,7 @@ pub(crate) const BLOCK_BYTES: usize = 4200;
 const PROMPTS: u32 = 4;
 const BLOCKS_A_PROMPT: u32 = 5;
 
-fn cluster(hosts: usize, seed: u64, mutant: Mutant) -> Cluster {
+pub(crate) fn cluster(hosts: usize, seed: u64, mutant: Mutant) -> Cluster {
     // Tables of 16, 16 and 32 slots.
     let cache = CacheGeometry::new(64, 16).and_then(|cache| cache.with_share(16));
     let cache = cache.unwrap_or_else(|error| panic!("{error}"));
@@ -88,7 +88,7 @@ pub(crate) fn payload(hash: &BlockHash) -> Vec<u8> {
 
 /// Serves every prompt `rounds` times: what the pool has is fetched and must be right, the rest is
 /// computed and published. Returns how many blocks were fetched, and how many were damaged.
-fn serve(
+pub(crate) fn serve(
     cluster: &Cluster,
     host: usize,
     name: &str,

@@ -16,6 +16,7 @@ pub mod member_scenarios;
 pub mod mutation;
 pub mod orphan_scenarios;
 pub mod parallel;
+pub mod poison_scenarios;
 pub mod pressure_scenarios;
 pub mod rack;
 pub mod scenario;

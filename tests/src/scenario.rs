@@ -12,6 +12,7 @@ use crate::member_scenarios::{
     a_paused_host_is_quarantined, recoverers_die, the_dead_are_replaced, the_dead_return,
 };
 use crate::orphan_scenarios::vacant_nodes_make_room;
+use crate::poison_scenarios::{payload_goes_bad, payload_goes_bad_under_pressure};
 use crate::pressure_scenarios::{serve_from_too_small_a_pool, share_chunks_through_crashes};
 use crate::rack::Mutant;
 use crate::step_tests::{
@@ -59,6 +60,8 @@ pub enum Family {
     Standby,
     /// Bits of the device that flip under the KV cache, on hosts of its own number.
     Damage,
+    /// Lines of the payload that go bad while the KV cache is served.
+    Poison,
 }
 
 impl Family {
@@ -79,6 +82,7 @@ impl Family {
             Self::Fairness => "fairness",
             Self::Standby => "standby",
             Self::Damage => "damage",
+            Self::Poison => "poison",
         }
     }
 
@@ -94,7 +98,7 @@ impl Family {
             Self::Chunks => 10,
             Self::Deaths => 6,
             Self::Damage => 4,
-            Self::Cache | Self::Heaps => 3,
+            Self::Cache | Self::Heaps | Self::Poison => 3,
             Self::Recoveries | Self::Fairness | Self::Standby => 2,
             Self::Pressure | Self::Drives | Self::Orphans => 1,
         }
@@ -109,6 +113,7 @@ impl Family {
             | Self::Cache
             | Self::Pressure
             | Self::Drives
+            | Self::Poison
             | Self::Deaths => true,
             Self::Step
             | Self::Heaps
@@ -233,6 +238,7 @@ pub const ALL: &[Scenario] = scenarios! {
     Fairness: overtaking_is_bounded, pass_through_crashes;
     Standby: standby_stands_by;
     Damage: flipped_bits_are_misses;
+    Poison: payload_goes_bad, payload_goes_bad_under_pressure;
 };
 
 /// The name of a function without its path.

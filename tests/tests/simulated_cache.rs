@@ -9,6 +9,7 @@ use rackline_tests::cache_scenarios::{
     flipped_bits_are_misses, serve_through_crashes, serve_together,
 };
 use rackline_tests::orphan_scenarios::the_dead_make_room;
+use rackline_tests::poison_scenarios::{bad_blocks_after, payload_goes_bad_under_pressure};
 use rackline_tests::rack::{Mutant, for_seeds};
 
 #[test]
@@ -24,6 +25,18 @@ fn no_wrong_byte_is_accepted_whichever_process_dies() {
 #[test]
 fn damage_is_a_miss() {
     for_seeds(0..30, |seed| flipped_bits_are_misses(Mutant::NONE, seed));
+}
+
+#[test]
+fn lines_that_go_bad_are_misses() {
+    let found = Mutex::new(0);
+    for_seeds(0..20, |seed| {
+        let now = bad_blocks_after(Mutant::NONE, seed);
+        *found.lock().unwrap() += now;
+    });
+    let found = found.into_inner().unwrap();
+    assert!(std::env::var_os("RACKLINE_SEED").is_some() || found > 20, "{found} were found");
+    for_seeds(0..20, |seed| payload_goes_bad_under_pressure(Mutant::NONE, seed));
 }
 
 #[test]
