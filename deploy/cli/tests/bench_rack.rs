@@ -35,7 +35,7 @@ fn error(arguments: &[&str]) -> String {
 
 /// Prompts of one document that grow, and some of their own. Each is answered before the next arrives,
 /// so that what is found depends on nothing else.
-fn trace(requests: usize) -> tempfile::NamedTempFile {
+fn trace(requests: usize, output_tokens: usize) -> tempfile::NamedTempFile {
     let mut lines = String::new();
     for number in 0..requests {
         let shared = (0..3 + number).map(|block| block.to_string());
@@ -45,7 +45,7 @@ fn trace(requests: usize) -> tempfile::NamedTempFile {
         let ids = ids.join(",");
         writeln!(
             lines,
-            "{{\"timestamp\":{at_ms},\"input_length\":{input_length},\"output_length\":4,\"hash_ids\":[{ids}]}}"
+            "{{\"timestamp\":{at_ms},\"input_length\":{input_length},\"output_length\":{output_tokens},\"hash_ids\":[{ids}]}}"
         )
         .unwrap();
     }
@@ -62,9 +62,9 @@ fn sum(served: &Value, name: &str) -> u64 {
 
 #[test]
 fn real_bytes_and_virtual_time_find_the_same_blocks() {
-    let file = trace(6);
+    let file = trace(6, 4);
     let path = file.path().to_str().unwrap();
-    let size = ["--speed", "100", "--block-bytes", "4KiB", "--prefill", "2", "--beside-simulation"];
+    let size = ["--speed", "30", "--block-bytes", "4KiB", "--prefill", "2", "--beside-simulation"];
     let folder = tempfile::tempdir().unwrap();
     let picture = folder.path().join("rack.svg");
     let svg = ["--svg", picture.to_str().unwrap()];
@@ -92,7 +92,7 @@ fn real_bytes_and_virtual_time_find_the_same_blocks() {
 
 #[test]
 fn without_reuse_each_prompt_is_computed_whole() {
-    let file = trace(3);
+    let file = trace(3, 4);
     let path = file.path().to_str().unwrap();
     let report = json(&[path, "--speed", "100", "--block-bytes", "4KiB", "--no-reuse"]);
     let measured = &report["measured"];
@@ -103,7 +103,7 @@ fn without_reuse_each_prompt_is_computed_whole() {
 
 #[test]
 fn a_pool_that_is_too_small_costs_time_and_says_so() {
-    let file = trace(4);
+    let file = trace(4, 4);
     let path = file.path().to_str().unwrap();
     let small =
         ["--speed", "100", "--block-bytes", "64KiB", "--capacity-blocks", "1", "--nodes", "1"];
@@ -136,7 +136,7 @@ fn a_long_trace_in_virtual_time_is_the_same_each_time() {
 
 #[test]
 fn what_cannot_be_run_is_refused_by_name() {
-    let file = trace(1);
+    let file = trace(1, 4);
     let path = file.path().to_str().unwrap();
     for (arguments, said) in [
         (&["--simulate"][..], "--device-gb-per-s"),
@@ -146,6 +146,11 @@ fn what_cannot_be_run_is_refused_by_name() {
         (&["--rate", "-1"], "give a rate above 0"),
         (&["--profile", "h1000"], "there is no profile \"h1000\""),
         (&["--profile", "nowhere.toml"], "cannot read nowhere.toml"),
+        (&["--kill-node", "0", "--kill-at-s", "1"], "without node 0 there are no"),
+        (&["--kill-node", "0"], "--kill-at-s"),
+        (&["--svg", "/nowhere/a.svg"], "cannot write /nowhere/a.svg"),
+        (&[path, "--block-tokens", "16"], "give --block-tokens as in the trace"),
+        (&["--device-gb-per-s", "10", "--rate", "1e-9"], "give a higher rate"),
         (&["--nodes", "4"], "4 nodes and 2 workers: a node would have none"),
         (&["nowhere.jsonl"], "cannot open nowhere.jsonl"),
         (&[path, "--seed", "2"], "cannot be used with"),
@@ -153,6 +158,87 @@ fn what_cannot_be_run_is_refused_by_name() {
     ] {
         let error = error(arguments);
         assert!(error.contains(said), "{arguments:?}: {error}");
+    }
+}
+
+#[test]
+fn requests_of_a_killed_node_are_answered_by_others() {
+    // Long answers, so that each worker has some.
+    let file = trace(12, 300);
+    let path = file.path().to_str().unwrap();
+    let workers = ["--prefill", "3", "--decode", "3", "--nodes", "3", "--kill-node", "1"];
+    let size = ["--speed", "20", "--block-bytes", "4KiB", "--rate", "1", "--kill-at-s", "5"];
+    let report = json(&[&[path][..], &workers, &size].concat());
+    let measured = &report["measured"];
+    assert_eq!(measured["requests"], 12);
+    assert!(measured["restarted"].as_u64().unwrap() > 0, "{measured:#}");
+    for served in measured["served"].as_array().unwrap() {
+        assert!(served["latency_ns"].as_u64() >= served["ttft_ns"].as_u64(), "{served}");
+        assert!(served["ttft_ns"].as_u64().unwrap() > 0, "{served}");
+    }
+}
+
+/// A bench whose lock manager is gone measures nothing that a user would see.
+#[test]
+fn without_its_lock_manager_it_fails() {
+    let mut command = rackline();
+    command.args(["--requests", "100"]).args(DEVICE);
+    let process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let clock = cxl_shm::clock::SystemClock::start();
+    let manager = loop {
+        assert!(clock.now_us() < 60_000_000, "no lock manager was started");
+        clock.sleep_ms(10);
+        let (all, manager) = children(process.id());
+        // With both workers.
+        if let (3, Some(manager)) = (all, manager) {
+            break manager;
+        }
+    };
+    kill_process(Pid::from_raw(manager).unwrap(), Signal::KILL).unwrap();
+    let output = process.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("lock manager ended"), "{said}");
+}
+
+/// How many children a process has, and which of them is the lock manager.
+fn children(id: u32) -> (usize, Option<i32>) {
+    let text = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap();
+    let all: Vec<i32> = text.split_whitespace().map(|child| child.parse().unwrap()).collect();
+    let is_manager = |child: &&i32| {
+        let line = std::fs::read(format!("/proc/{child}/cmdline")).unwrap_or_default();
+        line.split(|byte| *byte == 0).any(|word| word == b"lock-manager")
+    };
+    (all.len(), all.iter().find(is_manager).copied())
+}
+
+/// Workers end soon after the bench, whatever they do.
+#[test]
+fn killed_it_leaves_no_worker() {
+    let file = trace(1, 4);
+    let path = file.path().to_str().unwrap();
+    // Half an hour of decoding.
+    let line = "{\"timestamp\":0,\"input_length\":64,\"output_length\":90000,\"hash_ids\":[1]}\n";
+    std::fs::write(path, line).unwrap();
+    let mut process = rackline().arg(path).stdout(Stdio::null()).spawn().unwrap();
+    let clock = cxl_shm::clock::SystemClock::start();
+    let own = format!("rackline-bench-{}", process.id());
+    let is_used = || {
+        let maps =
+            |entry: std::fs::DirEntry| std::fs::read_to_string(entry.path().join("maps")).ok();
+        let all = std::fs::read_dir("/proc").unwrap().filter_map(|entry| maps(entry.ok()?));
+        all.filter(|maps| maps.contains(&own)).count()
+    };
+    // The workers, the lock manager and the bench.
+    while is_used() < 4 {
+        assert!(clock.now_us() < 60_000_000, "no worker was started");
+        clock.sleep_ms(20);
+    }
+    clock.sleep_ms(500);
+    process.kill().unwrap();
+    process.wait().unwrap();
+    while is_used() > 0 {
+        assert!(clock.now_us() < 120_000_000, "workers are left");
+        clock.sleep_ms(50);
     }
 }
 

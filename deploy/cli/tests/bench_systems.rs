@@ -55,7 +55,9 @@ fn the_published_form_of_traces_is_served() {
     let words =
         text(&[path, "--block-tokens", "512", "--rates", "0.1", "--systems", "direct,rackline"]);
     let hits = |name: &str| {
-        let line = words.lines().find(|line| line.contains(name)).unwrap();
+        let row =
+            |line: &&str| line.split_whitespace().any(|word| word == name) && line.contains('.');
+        let line = words.lines().skip_while(|line| !line.contains("TTFT mean")).find(row).unwrap();
         line.split_whitespace().rev().nth(1).unwrap().to_owned()
     };
     assert_eq!((hits("direct"), hits("rackline")), ("0.0".to_owned(), "25.0".to_owned()));

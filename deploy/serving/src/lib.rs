@@ -6,9 +6,10 @@
 //! - **RACK-R2** One queue feeds all prefill workers, in order of arrival. A worker computes one prompt
 //!   at a time, to its end.
 //! - **RACK-R3** A computed prompt goes to the decode worker with the fewest requests. A worker has so
-//!   many slots as its batch may have. Without a free slot the prompt waits, in order.
+//!   many requests as its batch may have, and as its GPU has room for. Until then the prompt waits, in order.
 //! - **RACK-R4** A decode worker reads the KV of one prompt after the other, beside its iterations. A
-//!   prompt joins the batch at the next iteration, and each iteration gives each request a token.
+//!   prompt joins the batch at the next iteration, and each iteration gives each request a token. What
+//!   the worker does not have of a prompt is computed in that iteration, and all requests wait for it.
 //! - **RACK-R5** All workers of a host share its link to the device, and all hosts share the device:
 //!   transfers pass one after the other, in the order in which they begin.
 //! - **RACK-R6** The first token is the one of the first iteration that a request is in.
@@ -36,4 +37,4 @@ pub use served::{Served, Stage, Times};
 pub use summary::{Spread, Summary};
 pub use system::{System, UnknownSystem};
 pub use virtual_time::{Settings, Software, simulate};
-pub use workload::{Request, Workload};
+pub use workload::{Request, Workload, WorkloadError};

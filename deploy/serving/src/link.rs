@@ -29,6 +29,12 @@ impl Device {
         Ok(Self { bytes_per_s: gb_per_s * 1e9, latency_ns })
     }
 
+    /// A link of so many bytes a second, whatever these are.
+    #[must_use]
+    pub const fn of_bytes(bytes_per_s: f64, latency_ns: u64) -> Self {
+        Self { bytes_per_s: bytes_per_s.max(1e-3), latency_ns }
+    }
+
     /// The link for blocks of another size: each block takes as long as before.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "blocks have less than 2^52 bytes")]

@@ -46,6 +46,8 @@ pub struct Decode {
     pub context_token_us: f64,
     /// Most requests of a batch.
     pub batch_max: u32,
+    /// Tokens whose KV the GPU has room for.
+    pub kv_tokens_max: u64,
 }
 
 /// Why a file is no profile.
@@ -129,6 +131,11 @@ impl Profile {
             let expected = "the bytes of one token in all layers, 1 to 1000000000";
             #[expect(clippy::cast_precision_loss, reason = "for an error")]
             return wrong("kv_bytes", profile.kv_bytes as f64, expected);
+        }
+        if !(1..=1_000_000_000_000).contains(&decode.kv_tokens_max) {
+            #[expect(clippy::cast_precision_loss, reason = "for an error")]
+            let value = decode.kv_tokens_max as f64;
+            return wrong("decode.kv_tokens_max", value, "1 to 1000000000000 tokens");
         }
         if !(1..=65_536).contains(&decode.batch_max) {
             return wrong("decode.batch_max", decode.batch_max.into(), "1 to 65536 requests");

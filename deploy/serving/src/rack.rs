@@ -79,6 +79,13 @@ impl Rack {
         ((self.prefill as u32 + worker as u32) % self.nodes as u32) as u16
     }
 
+    /// Whether prefill and decode workers are left when those of `node` have died.
+    #[must_use]
+    pub fn survives(&self, node: u16) -> bool {
+        (0..self.prefill).any(|worker| self.prefill_node(worker) != node)
+            && (0..self.decode).any(|worker| self.decode_node(worker) != node)
+    }
+
     /// Most workers that one node has.
     #[must_use]
     pub fn workers_per_node(&self) -> u16 {

@@ -3,7 +3,9 @@
 
 use std::collections::VecDeque;
 
+use crate::profile::Decode;
 use crate::rack::Rack;
+use crate::workload::Workload;
 
 /// What is to be done now. Requests and workers are counted from 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,22 +32,37 @@ pub struct Scheduler {
     waiting: VecDeque<usize>,
     /// Prefill workers without a request, the one that has waited longest first.
     idle: VecDeque<u16>,
+    /// Prefill workers that have died.
+    lost: Vec<bool>,
     computed: VecDeque<usize>,
-    /// Requests of each decode worker.
-    decoding: Vec<u32>,
-    slots: u32,
+    /// Of each decode worker; `None` when it has died.
+    decoding: Vec<Option<Load>>,
+    most: Load,
+    /// Tokens of each request, those of its answer among them.
+    tokens: Vec<u64>,
+}
+
+/// What a decode worker has, or may have.
+#[derive(Clone, Copy, Debug, Default)]
+struct Load {
+    requests: u32,
+    tokens: u64,
 }
 
 impl Scheduler {
-    /// A scheduler of idle workers. A decode worker has `slots` requests at most, and at least one.
+    /// A scheduler of idle workers, for requests of a workload. A decode worker has so many requests at
+    /// most as `decode` says, and their tokens fit; one request fits in any case.
     #[must_use]
-    pub fn new(rack: &Rack, slots: u32) -> Self {
+    pub fn new(rack: &Rack, decode: &Decode, workload: &Workload) -> Self {
+        let tokens = workload.requests.iter().map(|it| it.prompt_tokens + it.output_tokens);
         Self {
             waiting: VecDeque::new(),
             idle: (0..rack.prefill()).collect(),
+            lost: vec![false; rack.prefill().into()],
             computed: VecDeque::new(),
-            decoding: vec![0; rack.decode().into()],
-            slots: slots.max(1),
+            decoding: vec![Some(Load::default()); rack.decode().into()],
+            most: Load { requests: decode.batch_max.max(1), tokens: decode.kv_tokens_max },
+            tokens: tokens.collect(),
         }
     }
 
@@ -59,17 +76,43 @@ impl Scheduler {
     /// A prefill worker has computed and published a prompt.
     #[must_use]
     pub fn computed(&mut self, worker: u16, request: usize) -> Vec<Action> {
-        self.idle.push_back(worker);
+        if !self.lost[usize::from(worker)] {
+            self.idle.push_back(worker);
+        }
         self.computed.push_back(request);
         self.decode().into_iter().chain(self.prefill()).collect()
     }
 
     /// A decode worker has answered a request.
     #[must_use]
-    pub fn answered(&mut self, worker: u16) -> Option<Action> {
-        let count = &mut self.decoding[usize::from(worker)];
-        *count = count.saturating_sub(1);
-        self.decode()
+    pub fn answered(&mut self, worker: u16, request: usize) -> Vec<Action> {
+        if let Some(load) = &mut self.decoding[usize::from(worker)] {
+            load.requests = load.requests.saturating_sub(1);
+            load.tokens = load.tokens.saturating_sub(self.tokens[request]);
+        }
+        std::iter::from_fn(|| self.decode()).collect()
+    }
+
+    /// A prefill worker has died, with the request that it had. The request is the next to be computed.
+    #[must_use]
+    pub fn lost_prefill(&mut self, worker: u16, request: Option<usize>) -> Option<Action> {
+        self.idle.retain(|idle| *idle != worker);
+        self.lost[usize::from(worker)] = true;
+        if let Some(request) = request {
+            self.waiting.push_front(request);
+        }
+        self.prefill()
+    }
+
+    /// A decode worker has died, with the requests that it had. They are the next to be computed: what
+    /// they had in the pool is found.
+    #[must_use]
+    pub fn lost_decode(&mut self, worker: u16, requests: &[usize]) -> Vec<Action> {
+        self.decoding[usize::from(worker)] = None;
+        for request in requests.iter().rev() {
+            self.waiting.push_front(*request);
+        }
+        std::iter::from_fn(|| self.prefill()).collect()
     }
 
     fn prefill(&mut self) -> Option<Action> {
@@ -81,9 +124,16 @@ impl Scheduler {
 
     fn decode(&mut self) -> Option<Action> {
         let request = *self.computed.front()?;
-        let fewest = (0..).zip(&mut self.decoding).min_by_key(|(worker, count)| (**count, *worker));
-        let (worker, count) = fewest.filter(|(_, count)| **count < self.slots)?;
-        *count += 1;
+        let (most, tokens) = (self.most, self.tokens[request]);
+        let alive = (0..).zip(&mut self.decoding);
+        let alive = alive.filter_map(|(worker, load)| Some((worker, load.as_mut()?)));
+        let (worker, load) = alive.min_by_key(|(worker, load)| (load.requests, *worker))?;
+        let fits = load.requests < most.requests && load.tokens + tokens <= most.tokens;
+        if !fits && load.requests > 0 {
+            return None;
+        }
+        load.requests += 1;
+        load.tokens += tokens;
         self.computed.pop_front();
         Some(Action::Decode { worker, request })
     }

@@ -74,6 +74,9 @@ pub struct Served {
     pub refused: u64,
     /// Those that the decode worker did not find, and computed.
     pub lost: u64,
+    /// How often it began again, because a worker died. The stages are those of the last time; the queue
+    /// counts from the arrival.
+    pub restarts: u64,
     /// The stages.
     #[serde(flatten)]
     pub times: Times,

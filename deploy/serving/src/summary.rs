@@ -66,6 +66,8 @@ pub struct Summary {
     pub refused: u64,
     /// Those that decode workers did not find, and computed.
     pub lost: u64,
+    /// Requests that began again, because a worker died.
+    pub restarted: u64,
     /// The mean of each stage up to the first token, in milliseconds, in order.
     pub stages_ms: Vec<(&'static str, f64)>,
 }
@@ -97,6 +99,7 @@ impl Summary {
             published: sum(|it| it.published),
             refused: sum(|it| it.refused),
             lost: sum(|it| it.lost),
+            restarted: served.iter().filter(|it| it.restarts > 0).count() as u64,
             stages_ms: stages_ms.to_vec(),
         })
     }

@@ -3,7 +3,7 @@
 use std::num::{NonZeroU16, NonZeroU32};
 
 use proptest::prelude::*;
-use rackline_replay::PoolShape;
+use rackline_replay::{PoolShape, Trace};
 
 use super::*;
 
@@ -17,7 +17,13 @@ fn profile(batch_max: u32) -> Profile {
         source: "none".to_owned(),
         kv_bytes: 1,
         prefill: Prefill { base_us: 0.0, token_us: 1000.0, pair_ns: 0.0 },
-        decode: Decode { base_us: 10_000.0, request_us: 0.0, context_token_us: 0.0, batch_max },
+        decode: Decode {
+            base_us: 10_000.0,
+            request_us: 0.0,
+            context_token_us: 0.0,
+            batch_max,
+            kv_tokens_max: 1_000_000,
+        },
     }
 }
 
@@ -139,6 +145,61 @@ fn what_the_pool_has_no_room_for_is_computed_by_the_decode_worker() {
     assert_eq!((served[0].published, served[0].refused, served[0].lost), (3, 1, 1));
     assert_eq!(served[0].times.decode_read_ns, 3 * MS);
     assert_eq!(served[0].times.decode_compute_ns, 10 * MS);
+    assert_eq!(served[0].times.first_token_ns, 10 * MS);
+}
+
+/// A GPU does one thing at a time: what is computed of a prompt keeps the batch waiting.
+#[test]
+fn what_a_decode_worker_computes_keeps_its_batch_waiting() {
+    let requests = vec![request(0, 20, 0..1), request(50, 1, 10..14)];
+    // Room for one block.
+    let served = simulate(&settings(one_each(), 1, 8), &workload(requests));
+    assert_eq!((served[1].lost, served[1].times.decode_compute_ns), (3, 30 * MS));
+    assert_eq!(served[0].times.decode_ns, (19 * 10 + 30) * MS);
+}
+
+#[test]
+fn tokens_behind_the_last_block_are_computed_or_sent() {
+    let long = Request { prompt_tokens: 45, ..request(0, 1, 0..4) };
+    let times = |system| serve_by(system, vec![long.clone()])[0].times;
+    assert_eq!(times(System::Rackline).decode_compute_ns, 5 * MS);
+    // 4.5 blocks of 2 ms.
+    let direct = times(System::Direct);
+    assert_eq!((direct.decode_read_ns, direct.decode_compute_ns), (9 * MS, 0));
+}
+
+#[test]
+fn a_batch_has_no_more_tokens_than_the_gpu_has_room_for() {
+    let requests = vec![request(0, 10, 0..1), request(0, 1, 1..2)];
+    let mut settings = settings(one_each(), 100, 8);
+    let queue = |settings: &Settings| {
+        simulate(settings, &workload(requests.clone()))[1].times.decode_queue_ns
+    };
+    assert_eq!(queue(&settings), 0);
+    settings.profile.decode.kv_tokens_max = 25;
+    assert!(queue(&settings) > 50 * MS);
+}
+
+#[test]
+fn requests_of_dead_workers_are_the_next_to_be_computed() {
+    let rack = Rack::new(2, 2, 2).unwrap();
+    let requests = workload((0..4).map(|number| request(number, 1, 0..1)).collect());
+    let mut scheduler = Scheduler::new(&rack, &profile(8).decode, &requests);
+    let prefill = |worker, request| Action::Prefill { worker, request };
+    let decode = |worker, request| Action::Decode { worker, request };
+    assert_eq!(scheduler.arrive(0), Some(prefill(0, 0)));
+    assert_eq!(scheduler.arrive(1), Some(prefill(1, 1)));
+    assert_eq!((scheduler.arrive(2), scheduler.arrive(3)), (None, None));
+    // Worker 1 dies: its request goes before those that wait.
+    assert_eq!(scheduler.lost_prefill(1, Some(1)), None);
+    assert_eq!(scheduler.computed(0, 0), [decode(0, 0), prefill(0, 1)]);
+    assert_eq!(scheduler.computed(0, 1), [decode(1, 1), prefill(0, 2)]);
+    assert_eq!(scheduler.lost_decode(0, &[0]), []);
+    assert_eq!(scheduler.computed(0, 2), [decode(1, 2), prefill(0, 0)]);
+    // What a dead worker has said before its death gives it no work.
+    assert_eq!(scheduler.computed(1, 3), [decode(1, 3)]);
+    assert_eq!((scheduler.answered(0, 0), scheduler.answered(1, 1)), (vec![], vec![]));
+    assert!(rack.survives(0) && rack.survives(1) && !one_each().survives(0));
 }
 
 /// A block passes the network in 2 ms, the link of a host in half a one, and an RPC takes 7 ms.
@@ -188,6 +249,51 @@ fn a_store_asks_its_server_and_reads_from_all_hosts() {
     // Two blocks stay on the host, two pass the network; the server is asked before and after.
     assert_eq!(times.write_ns, (7 + 4 + 7) * MS);
     assert_eq!(times.decode_read_ns, 4 * MS);
+}
+
+#[test]
+fn a_store_evicts_on_the_host_of_a_block_whoever_writes() {
+    let rack = Rack::new(2, 2, 1).unwrap();
+    let requests =
+        (0..4_u32).map(|number| request(u64::from(number) * 1000, 1, 4 * number..4 * number + 4));
+    let settings = Settings { system: System::Store, ..settings(rack, 4, 8) };
+    let served = simulate(&settings, &workload(requests.collect()));
+    assert!(served.iter().all(|it| (it.published, it.refused) == (4, 0)), "{served:?}");
+}
+
+fn trace(lines: &str) -> Trace {
+    Trace::read(lines.as_bytes()).unwrap()
+}
+
+#[test]
+fn rates_and_lengths_are_those_that_were_asked_for() {
+    let same = "{\"timestamp\":5,\"hash_ids\":[7]}\n{\"timestamp\":5,\"hash_ids\":[7]}\n\
+                {\"timestamp\":5,\"hash_ids\":[9]}";
+    let workload = Workload::of(&trace(same), 10, 2, Some(0.5)).unwrap();
+    assert_eq!(workload.requests[1].at_ns, 2_000 * MS);
+    // Of the requests that are served.
+    assert_eq!(workload.unique_blocks, 1);
+    // The last block is not full.
+    let partial = "{\"input_length\":25,\"hash_ids\":[1,2,3]}";
+    let request = Workload::of(&trace(partial), 10, 9, None).unwrap().requests.remove(0);
+    assert_eq!((request.prompt_tokens, request.blocks.len()), (25, 2));
+}
+
+#[test]
+fn what_cannot_be_counted_is_refused() {
+    let refused = |lines: &str, rate| Workload::of(&trace(lines), 10, 9, rate).unwrap_err();
+    let blocks = refused("{\"input_length\":70,\"hash_ids\":[1,2]}", None).to_string();
+    assert!(blocks.contains("give --block-tokens as in the trace"), "{blocks}");
+    let two = "{\"hash_ids\":[1]}\n{\"hash_ids\":[2]}";
+    assert_eq!(refused(two, Some(1e-11)), WorkloadError::Late { number: 1 });
+    let long = format!("{{\"output_length\":{},\"hash_ids\":[]}}", u64::MAX);
+    assert_eq!(refused(&long, None), WorkloadError::Long { number: 0 });
+    let answer = "{\"output_length\":16777216,\"hash_ids\":[1]}";
+    let workload = Workload::of(&trace(answer), 10, 9, None).unwrap();
+    assert_eq!(workload.check(&profile(1)), Ok(()));
+    let slow = Decode { base_us: 1e6, ..profile(1).decode };
+    let slow = Profile { decode: slow, ..profile(1) };
+    assert_eq!(workload.check(&slow), Err(WorkloadError::Slow));
 }
 
 #[test]

@@ -65,7 +65,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     say!("[prefill]\nbase_us = 0.0");
     say!("token_us = {:.1}\npair_ns = {:.1}\n", prefill.token_us, prefill.pair_ns);
     say!("[decode]\nbase_us = {:.1}\nrequest_us = {:.1}", decode.base_us, decode.request_us);
-    say!("context_token_us = {:.2}\nbatch_max = 16", decode.context_token_us);
+    say!(
+        "context_token_us = {:.2}\nbatch_max = 16\nkv_tokens_max = 200000",
+        decode.context_token_us
+    );
     say!(
         "# {} tokens took {:.2} of what this says, an iteration of {} requests with {} tokens {:.2}.",
         PROMPTS[1],

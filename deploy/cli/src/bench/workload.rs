@@ -38,8 +38,8 @@ pub(super) struct WorkloadArguments {
     #[arg(long, value_name = "N", default_value_t = 100)]
     requests: usize,
 
-    /// Tokens of a block of the trace.
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=65_536))]
+    /// Tokens of a block of the trace; with Mooncake's traces 512.
+    #[arg(long, value_name = "N", default_value_t = 64, requires = "trace", value_parser = clap::value_parser!(u64).range(1..=65_536))]
     block_tokens: u64,
 }
 
@@ -60,7 +60,7 @@ impl WorkloadArguments {
                 "{rate} requests a second cannot arrive: give a rate above 0"
             );
         }
-        Ok(Workload::of(trace, self.block_tokens, self.requests, rate))
+        Ok(Workload::of(trace, self.block_tokens, self.requests, rate)?)
     }
 
     /// Whether the trace is one of the paper's workloads, which has no times of its own.

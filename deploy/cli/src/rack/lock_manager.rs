@@ -31,7 +31,18 @@ impl LockManager {
         node: u16,
         interrupt: &Interrupt,
     ) -> Result<Self> {
-        let (node, declare_ms) = (node.to_string(), DECLARE_MS.to_string());
+        Self::start_with(DECLARE_MS, region, layout, node, interrupt)
+    }
+
+    /// Starts one that declares a host dead whose heartbeat has stopped for `declare_ms`.
+    pub(crate) fn start_with(
+        declare_ms: u64,
+        region: &Region,
+        layout: &Layout,
+        node: u16,
+        interrupt: &Interrupt,
+    ) -> Result<Self> {
+        let (node, declare_ms) = (node.to_string(), declare_ms.to_string());
         let arguments = ["lock-manager", "--with-parent", "--node", &node];
         let arguments = arguments.into_iter().chain(["--declare-ms", &declare_ms, "--region"]);
         let mut arguments: Vec<String> = arguments.map(str::to_owned).collect();
@@ -49,6 +60,14 @@ impl LockManager {
                 return Ok(Self { process });
             }
             clock.sleep_ms(5);
+        }
+    }
+
+    /// An error when it has ended.
+    pub(crate) fn check(&mut self) -> Result<()> {
+        match self.process.ended() {
+            Some(ended) => bail!("{ended}: its reason is above"),
+            None => Ok(()),
         }
     }
 

@@ -4,6 +4,7 @@
 pub(crate) mod block_bytes;
 #[cfg(feature = "demo")]
 mod drive_agent;
+mod free_chunk;
 mod interrupt;
 mod lock_manager;
 mod own_region;
@@ -14,10 +15,11 @@ mod worker;
 
 #[cfg(feature = "demo")]
 pub(crate) use drive_agent::DriveAgent;
+pub(crate) use free_chunk::has_free_chunk;
 pub(crate) use interrupt::Interrupt;
 pub(crate) use lock_manager::LockManager;
 pub(crate) use own_region::OwnRegion;
 pub(crate) use process::this_program;
 pub(crate) use sizes::Sizes;
-pub(crate) use tasks::{carry_out_tasks, say};
+pub(crate) use tasks::{carry_out_queued_tasks, carry_out_tasks, say};
 pub(crate) use worker::Worker;

@@ -27,7 +27,8 @@ impl Order {
     /// Takes in what the log says since the last call. A block that is gone by now, which
     /// `is_there` tells, is passed over.
     pub(super) fn follow(&mut self, log: &[Entry], is_there: impl Fn(u32) -> bool) {
-        for (number, entry) in (0..).zip(log).skip(self.position) {
+        let new = &log[self.position..];
+        for (number, entry) in (self.position as u64..).zip(new) {
             match *entry {
                 Entry::Removed { block } => self.policy.removed(block),
                 Entry::Published { block, depth } if is_there(block) => {

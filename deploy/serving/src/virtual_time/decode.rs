@@ -46,40 +46,42 @@ impl Run<'_> {
 
     pub(super) fn decode_looked_up(&mut self, now_ns: u64, worker: u16, request: usize) {
         self.served[request].times.decode_lookup_ns = self.stage(now_ns, request);
-        let blocks = &self.workload.requests[request].blocks;
+        let prompt = &self.workload.requests[request];
         let Settings { system, rack, .. } = self.settings;
-        let found = if system.is_shared() { self.pools[0].look_up(blocks) } else { blocks.len() };
-        self.served[request].lost = (blocks.len() - found) as u64;
         let node = rack.decode_node(worker);
+        let found = if system.is_shared() {
+            self.kept.look_up(self.decode_place(worker), &prompt.blocks)
+        } else {
+            prompt.blocks.len()
+        };
+        self.served[request].lost = (prompt.blocks.len() - found) as u64;
         let at_ns = match system {
-            System::Rackline => self.network.shared(now_ns, node, found as u64),
-            System::Store => self.network.store(now_ns, node, &blocks[..found], false),
+            System::Rackline => self.network.shared(now_ns, node, self.bytes_of(found)),
+            System::Store => self.move_store(now_ns, node, &prompt.blocks[..found], false),
             System::Direct | System::HostCache => {
                 let from = rack.prefill_node(self.prefill[request]);
-                self.network.send(now_ns, from, node, found as u64)
+                let bytes = self.bytes_of_tokens(prompt.prompt_tokens);
+                self.network.send(now_ns, from, node, bytes)
             }
         };
         self.events.at(at_ns, Event::DecodeRead { worker, request, found });
     }
 
-    /// What was not found is computed, before the next prompt is read.
+    /// The prompt is there, as far as it was found. The next one is read.
     pub(super) fn decode_read(&mut self, now_ns: u64, worker: u16, request: usize, found: usize) {
         self.served[request].times.decode_read_ns = self.stage(now_ns, request);
         let held = std::mem::take(&mut self.held[request]);
-        let pool = self.pool_of(self.prefill[request]);
-        self.pools[pool].release(&held);
+        let place = self.place(self.prefill[request]);
+        self.kept.release(place, &held);
         let prompt = &self.workload.requests[request];
-        let found_tokens = prompt.tokens_of(found, self.workload.block_tokens);
-        let computing_ns = if found < prompt.blocks.len() {
-            self.settings.profile.prefill_ns(prompt.prompt_tokens, found_tokens)
-        } else {
-            0
+        let tokens = prompt.tokens_of(found, self.workload.block_tokens);
+        // The last token is computed by the iteration.
+        let is_whole = !self.settings.system.is_shared() || tokens + 1 >= prompt.prompt_tokens;
+        let computing_ns = match is_whole {
+            true => 0,
+            false => self.settings.profile.prefill_ns(prompt.prompt_tokens, tokens),
         };
-        self.events.at(now_ns + computing_ns, Event::Ready { worker, request });
-    }
-
-    pub(super) fn ready(&mut self, now_ns: u64, worker: u16, request: usize) {
-        self.served[request].times.decode_compute_ns = self.stage(now_ns, request);
+        self.served[request].times.decode_compute_ns = computing_ns;
         let decoding = &mut self.decoding[usize::from(worker)];
         decoding.to_read.pop_front();
         decoding.ready.push(request);
@@ -93,18 +95,22 @@ impl Run<'_> {
         }
     }
 
-    /// Begins an iteration of all that is ready (RACK-R4).
+    /// Begins an iteration of all that is ready. What is missing of their prompts is computed in it
+    /// (RACK-R4).
     fn iterate(&mut self, now_ns: u64, worker: u16) {
         let decoding = &mut self.decoding[usize::from(worker)];
-        let joining = decoding.ready.drain(..).map(|request| Running { request, tokens: 0 });
-        decoding.batch.extend(joining);
+        let mut takes_ns = 0;
+        for request in decoding.ready.drain(..) {
+            takes_ns += self.served[request].times.decode_compute_ns;
+            decoding.batch.push(Running { request, tokens: 0 });
+        }
         if decoding.batch.is_empty() {
             return;
         }
         let requests = &self.workload.requests;
         let context =
             decoding.batch.iter().map(|it| requests[it.request].prompt_tokens + it.tokens);
-        let takes_ns = self.settings.profile.iteration_ns(decoding.batch.len(), context.sum());
+        takes_ns += self.settings.profile.iteration_ns(decoding.batch.len(), context.sum());
         self.events.at(now_ns + takes_ns, Event::Iterated { worker });
     }
 
@@ -116,7 +122,8 @@ impl Run<'_> {
             if running.tokens == 1 {
                 let took_ns = self.stage(now_ns, running.request);
                 let served = &mut self.served[running.request];
-                served.times.first_token_ns = took_ns;
+                let computing_ns = served.times.decode_compute_ns;
+                served.times.first_token_ns = took_ns - computing_ns;
                 served.ttft_ns = now_ns - served.arrived_ns;
             }
         }
@@ -129,8 +136,8 @@ impl Run<'_> {
             let served = &mut self.served[request];
             served.times.decode_ns = took_ns;
             served.latency_ns = now_ns - served.arrived_ns;
-            let action = self.scheduler.answered(worker);
-            self.carry_out(now_ns, action);
+            let actions = self.scheduler.answered(worker, request);
+            self.carry_out(now_ns, actions);
         }
         self.iterate(now_ns, worker);
     }

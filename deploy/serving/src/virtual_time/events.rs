@@ -15,7 +15,6 @@ pub(super) enum Event {
     DecodeBegins { worker: u16, request: usize },
     DecodeLookedUp { worker: u16, request: usize },
     DecodeRead { worker: u16, request: usize, found: usize },
-    Ready { worker: u16, request: usize },
     Iterated { worker: u16 },
 }
 

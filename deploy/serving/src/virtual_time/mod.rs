@@ -7,15 +7,15 @@
 
 mod decode;
 mod events;
+mod kept;
 mod network;
 mod prefill;
 
-use std::num::NonZeroU16;
-
-use rackline_replay::{PoolModel, PoolShape};
+use rackline_replay::PoolShape;
 
 use self::decode::Decoding;
 use self::events::{Event, Events};
+use self::kept::Kept;
 use self::network::Network;
 use crate::links::Links;
 use crate::profile::Profile;
@@ -62,19 +62,6 @@ pub struct Settings {
     pub software: Software,
 }
 
-impl Settings {
-    /// A pool of each host (RACK-S3), or one for all.
-    fn pools(&self, unique_blocks: u32) -> Vec<PoolModel> {
-        if self.system != System::HostCache {
-            return vec![PoolModel::new(self.pool, unique_blocks)];
-        }
-        let hosts = self.rack.prefill_nodes();
-        let chunks = (self.pool.chunks / u32::from(hosts)).max(1);
-        let shape = PoolShape { chunks, nodes: NonZeroU16::MIN, ..self.pool };
-        (0..hosts).map(|_| PoolModel::new(shape, unique_blocks)).collect()
-    }
-}
-
 /// Serves a workload. What became of each request, by its number.
 #[must_use]
 pub fn simulate(settings: &Settings, workload: &Workload) -> Vec<Served> {
@@ -90,7 +77,7 @@ struct Run<'s> {
     settings: &'s Settings,
     workload: &'s Workload,
     scheduler: Scheduler,
-    pools: Vec<PoolModel>,
+    kept: Kept,
     network: Network<'s>,
     /// The prefill worker of each request.
     prefill: Vec<u16>,
@@ -124,9 +111,9 @@ impl<'s> Run<'s> {
         Self {
             settings,
             workload,
-            scheduler: Scheduler::new(rack, profile.decode.batch_max),
-            pools: settings.pools(workload.unique_blocks),
-            network: Network::new(&settings.links, rack.nodes(), settings.block_bytes),
+            scheduler: Scheduler::new(rack, &profile.decode, workload),
+            kept: Kept::new(settings, workload.unique_blocks),
+            network: Network::new(&settings.links, rack.nodes()),
             prefill: vec![0; requests.len()],
             decoding: (0..rack.decode()).map(|_| Decoding::default()).collect(),
             held: vec![Vec::new(); requests.len()],
@@ -158,7 +145,6 @@ impl<'s> Run<'s> {
             Event::DecodeRead { worker, request, found } => {
                 self.decode_read(now_ns, worker, request, found);
             }
-            Event::Ready { worker, request } => self.ready(now_ns, worker, request),
             Event::Iterated { worker } => self.iterated(now_ns, worker),
         }
     }
@@ -181,24 +167,46 @@ impl<'s> Run<'s> {
         now_ns - since_ns
     }
 
-    /// How long a worker takes to look a prompt up.
+    /// How long a worker takes to look a prompt up. A store asks its server (RACK-S4).
     fn lookup_ns(&self, request: usize) -> u64 {
-        let Settings { software, system, .. } = self.settings;
+        let Settings { software, system, links, .. } = self.settings;
         let blocks = self.workload.requests[request].blocks.len() as u64;
-        software.lookup_ns + software.lookup_block_ns * blocks + self.network.ask_ns(*system)
+        let asking_ns = if *system == System::Store { links.rpc_ns } else { 0 };
+        software.lookup_ns + software.lookup_block_ns * blocks + asking_ns
     }
 
-    /// The pool that a prefill worker uses.
-    fn pool_of(&self, worker: u16) -> usize {
-        let own = usize::from(self.settings.rack.prefill_node(worker));
-        if self.settings.system == System::HostCache { own } else { 0 }
+    /// Blocks of a store move between a node and their hosts (RACK-S4).
+    fn move_store(&mut self, now_ns: u64, node: u16, blocks: &[u32], writes: bool) -> u64 {
+        let mut of_host = vec![0; self.settings.rack.nodes().into()];
+        for block in blocks {
+            of_host[self.kept.home_of(*block)] += 1;
+        }
+        let mut end_ns = now_ns;
+        for (host, count) in (0..).zip(of_host) {
+            let (from, to) = if writes { (node, host) } else { (host, node) };
+            let bytes = self.bytes_of(count);
+            end_ns = end_ns.max(self.network.send(now_ns, from, to, bytes));
+        }
+        end_ns
     }
 
-    /// The node of a prefill worker in its pool, and which of the node's workers it is.
-    fn prefill_place(&self, worker: u16) -> (u16, u16) {
+    fn bytes_of(&self, blocks: usize) -> u64 {
+        blocks as u64 * self.settings.block_bytes
+    }
+
+    /// Bytes of a prompt, with what is behind its last whole block.
+    fn bytes_of_tokens(&self, tokens: u64) -> u64 {
+        tokens * self.settings.block_bytes / self.workload.block_tokens
+    }
+
+    /// The node of a prefill worker, and which of the node's workers it is.
+    fn place(&self, worker: u16) -> (u16, u16) {
         let rack = &self.settings.rack;
-        let node = rack.prefill_node(worker);
-        let is_own = self.settings.system == System::HostCache;
-        (if is_own { 0 } else { node }, worker / rack.nodes())
+        (rack.prefill_node(worker), worker / rack.nodes())
+    }
+
+    /// The same of a decode worker.
+    fn decode_place(&self, worker: u16) -> (u16, u16) {
+        (self.settings.rack.decode_node(worker), 0)
     }
 }

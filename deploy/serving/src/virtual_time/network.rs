@@ -2,74 +2,87 @@
 
 use crate::link::{Device, free_at};
 use crate::links::Links;
-use crate::system::System;
+
+/// Times in which a link is in use, by their begin. Those that have passed are forgotten.
+#[derive(Clone, Debug, Default)]
+struct Busy(Vec<(u64, u64)>);
+
+impl Busy {
+    /// The soonest time from `from_ns` on when the link is free for so long.
+    fn free_from(&self, mut from_ns: u64, takes_ns: u64) -> u64 {
+        for (begin_ns, end_ns) in &self.0 {
+            if from_ns + takes_ns <= *begin_ns {
+                break;
+            }
+            from_ns = from_ns.max(*end_ns);
+        }
+        from_ns
+    }
+
+    fn book(&mut self, now_ns: u64, begin_ns: u64, end_ns: u64) {
+        self.0.retain(|(_, end_ns)| *end_ns > now_ns);
+        let place = self.0.partition_point(|(other_ns, _)| *other_ns < begin_ns);
+        self.0.insert(place, (begin_ns, end_ns));
+    }
+}
 
 /// Until when each link of each host is in use.
 #[derive(Debug)]
 pub(super) struct Network<'s> {
     links: &'s Links,
-    block_bytes: u64,
     device_ns: Vec<u64>,
     memory_ns: u64,
     /// What a host sends, and what it receives.
-    sends_ns: Vec<u64>,
-    receives_ns: Vec<u64>,
+    sends: Vec<Busy>,
+    receives: Vec<Busy>,
     local_ns: Vec<u64>,
 }
 
 impl<'s> Network<'s> {
-    pub(super) fn new(links: &'s Links, nodes: u16, block_bytes: u64) -> Self {
+    pub(super) fn new(links: &'s Links, nodes: u16) -> Self {
         let idle = || vec![0; nodes.into()];
-        let [device_ns, sends_ns, receives_ns, local_ns] = [idle(), idle(), idle(), idle()];
-        Self { links, block_bytes, device_ns, memory_ns: 0, sends_ns, receives_ns, local_ns }
+        let free = || vec![Busy::default(); nodes.into()];
+        let (sends, receives) = (free(), free());
+        Self { links, device_ns: idle(), memory_ns: 0, sends, receives, local_ns: idle() }
     }
 
-    /// A node reads or writes so many blocks of the shared memory.
-    pub(super) fn shared(&mut self, now_ns: u64, node: u16, blocks: u64) -> u64 {
-        let bytes = blocks * self.block_bytes;
+    /// A node reads or writes bytes of the shared memory.
+    pub(super) fn shared(&mut self, now_ns: u64, node: u16, bytes: u64) -> u64 {
         let memory = self.links.memory.as_ref();
         let passed_ns = memory.map_or(now_ns, |it| pass(it, &mut self.memory_ns, now_ns, bytes));
         pass(&self.links.device, &mut self.device_ns[usize::from(node)], now_ns, bytes)
             .max(passed_ns)
     }
 
-    /// Blocks move between the memory of a node and a GPU of it.
-    pub(super) fn local(&mut self, now_ns: u64, node: u16, blocks: u64) -> u64 {
-        let bytes = blocks * self.block_bytes;
+    /// Bytes move between the memory of a node and a GPU of it.
+    pub(super) fn local(&mut self, now_ns: u64, node: u16, bytes: u64) -> u64 {
         pass(&self.links.local, &mut self.local_ns[usize::from(node)], now_ns, bytes)
     }
 
-    /// Blocks move from one node to another, or stay on one.
-    pub(super) fn send(&mut self, now_ns: u64, from: u16, to: u16, blocks: u64) -> u64 {
+    /// Bytes move from one node to another, or stay on one. A transfer begins as soon as both links are
+    /// free for all of its time.
+    pub(super) fn send(&mut self, now_ns: u64, from: u16, to: u16, bytes: u64) -> u64 {
         if from == to {
-            return self.local(now_ns, to, blocks);
+            return self.local(now_ns, to, bytes);
         }
-        let sends_ns = &mut self.sends_ns[usize::from(from)];
-        let receives_ns = &mut self.receives_ns[usize::from(to)];
-        let mut busy_ns = (*sends_ns).max(*receives_ns);
-        let end_ns = pass(&self.links.network, &mut busy_ns, now_ns, blocks * self.block_bytes);
-        (*sends_ns, *receives_ns) = (busy_ns, busy_ns);
-        end_ns
-    }
-
-    /// A node reads these blocks of a store, or writes them (RACK-S4).
-    pub(super) fn store(&mut self, now_ns: u64, node: u16, blocks: &[u32], writes: bool) -> u64 {
-        let nodes = self.local_ns.len();
-        let mut of_host = vec![0; nodes];
-        for block in blocks {
-            of_host[*block as usize % nodes] += 1;
+        if bytes == 0 {
+            return now_ns;
         }
-        let mut end_ns = now_ns;
-        for (host, count) in (0..).zip(of_host).filter(|(_, count)| *count > 0) {
-            let (from, to) = if writes { (node, host) } else { (host, node) };
-            end_ns = end_ns.max(self.send(now_ns, from, to, count));
+        let takes_ns = self.links.network.transfer_ns(bytes);
+        let sends = &mut self.sends[usize::from(from)];
+        let receives = &mut self.receives[usize::from(to)];
+        let mut begin_ns = now_ns;
+        loop {
+            let free_ns = receives.free_from(sends.free_from(begin_ns, takes_ns), takes_ns);
+            if free_ns == begin_ns {
+                break;
+            }
+            begin_ns = free_ns;
         }
-        end_ns
-    }
-
-    /// How long it takes to ask a system where blocks are, besides what its software takes.
-    pub(super) fn ask_ns(&self, system: System) -> u64 {
-        if system == System::Store { self.links.rpc_ns } else { 0 }
+        let end_ns = begin_ns + takes_ns;
+        sends.book(now_ns, begin_ns, end_ns);
+        receives.book(now_ns, begin_ns, end_ns);
+        end_ns + self.links.network.latency_ns()
     }
 }
 
@@ -79,4 +92,28 @@ fn pass(device: &Device, busy_until_ns: &mut u64, now_ns: u64, bytes: u64) -> u6
     }
     *busy_until_ns = free_at(device, *busy_until_ns, now_ns, bytes);
     *busy_until_ns + device.latency_ns()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn a_link_is_free_until_the_transfer_that_waits_for_another_link_begins() {
+        // 1 MB takes a millisecond.
+        let network = Device::of_bytes(1e9, 0);
+        let links = Links { network, ..Links::named("tract").unwrap() };
+        let mut network = Network::new(&links, 4);
+        assert_eq!(network.send(0, 0, 2, 1000 * MS), 1000 * MS);
+        // Waits for what host 2 receives.
+        assert_eq!(network.send(0, 1, 2, 10 * MS), 1010 * MS);
+        assert_eq!(network.send(0, 1, 3, 7 * MS), 7 * MS);
+        // Nothing takes no time, and no link.
+        assert_eq!(network.send(8 * MS, 0, 1, 0), 8 * MS);
+        assert_eq!(network.send(8 * MS, 3, 1, 5 * MS), 13 * MS);
+        // Too long for the gap.
+        assert_eq!(network.send(8 * MS, 1, 3, 993 * MS), 2003 * MS);
+    }
 }

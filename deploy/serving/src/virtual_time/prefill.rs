@@ -17,21 +17,17 @@ impl Run<'_> {
 
     pub(super) fn looked_up(&mut self, now_ns: u64, worker: u16, request: usize) {
         self.served[request].times.lookup_ns = self.stage(now_ns, request);
-        let (pool, node) = (self.pool_of(worker), self.settings.rack.prefill_node(worker));
+        let (place, node) = (self.place(worker), self.settings.rack.prefill_node(worker));
         let blocks = &self.workload.requests[request].blocks;
-        let hits = match self.settings.system {
-            System::Direct => 0,
-            _ => self.pools[pool].look_up(blocks),
-        };
-        let found = &blocks[..hits];
+        let found = &blocks[..self.kept.look_up(place, blocks)];
         self.hold(request, found);
-        let count = hits as u64;
-        self.served[request].hits = count;
+        self.served[request].hits = found.len() as u64;
+        let bytes = self.bytes_of(found.len());
         let at_ns = match self.settings.system {
-            System::Rackline => self.network.shared(now_ns, node, count),
+            System::Rackline => self.network.shared(now_ns, node, bytes),
             System::Direct => now_ns,
-            System::HostCache => self.network.local(now_ns, node, count),
-            System::Store => self.network.store(now_ns, node, found, false),
+            System::HostCache => self.network.local(now_ns, node, bytes),
+            System::Store => self.move_store(now_ns, node, found, false),
         };
         self.events.at(at_ns, Event::Read { worker, request });
     }
@@ -46,38 +42,37 @@ impl Run<'_> {
 
     pub(super) fn computed(&mut self, now_ns: u64, worker: u16, request: usize) {
         self.served[request].times.compute_ns = self.stage(now_ns, request);
-        let (pool, node) = (self.pool_of(worker), self.settings.rack.prefill_node(worker));
+        let (place, node) = (self.place(worker), self.settings.rack.prefill_node(worker));
         let blocks = &self.workload.requests[request].blocks;
-        let is_missing = |block: &u32| !self.pools[pool].has(*block);
+        let is_missing = |block: &u32| !self.kept.has(place, *block);
         let missing: Vec<u32> = blocks.iter().copied().filter(is_missing).collect();
-        let count = missing.len() as u64;
         let at_ns = match self.settings.system {
-            System::Rackline => self.network.shared(now_ns, node, count),
+            System::Rackline => self.network.shared(now_ns, node, self.bytes_of(missing.len())),
             // RACK-S6.
             System::Direct | System::HostCache => now_ns,
             System::Store if missing.is_empty() => now_ns,
             System::Store => {
-                let asked_ns = self.network.ask_ns(System::Store);
-                self.network.store(now_ns + asked_ns, node, &missing, true) + asked_ns
+                let asked_ns = self.settings.links.rpc_ns;
+                self.move_store(now_ns + asked_ns, node, &missing, true) + asked_ns
             }
         };
-        self.events.at(at_ns, Event::Written { worker, request, blocks: count });
+        let blocks = missing.len() as u64;
+        self.events.at(at_ns, Event::Written { worker, request, blocks });
     }
 
-    /// So many blocks were written (RACK-V2). Those that another worker has published meanwhile are not new.
+    /// So many blocks were written (RACK-V2). Those that another worker has published meanwhile are not
+    /// new.
     pub(super) fn written(&mut self, now_ns: u64, worker: u16, request: usize, blocks: u64) {
         self.served[request].times.write_ns = self.stage(now_ns, request);
-        let prompt = &self.workload.requests[request].blocks;
+        let (place, prompt) = (self.place(worker), &self.workload.requests[request].blocks);
         if self.settings.system != System::Direct {
-            let (place, pool) = (self.prefill_place(worker), self.pool_of(worker));
             let first = self.held[request].len();
-            let outcome = self.pools[pool].publish(place, prompt, first);
+            let outcome = self.kept.publish(place, prompt, first);
             self.served[request].published = outcome.published.min(blocks);
             self.served[request].refused = outcome.refused;
-            let is_there = |block: &&u32| self.pools[pool].has(**block);
+            let is_there = |block: &&u32| self.kept.has(place, **block);
             let there = prompt[first..].iter().take_while(is_there).count();
             self.hold(request, &prompt[first..first + there]);
-            self.pools[pool].follow(place);
         }
         let actions = self.scheduler.computed(worker, request);
         self.carry_out(now_ns, actions);
@@ -85,8 +80,8 @@ impl Run<'_> {
 
     /// RACK-V3.
     fn hold(&mut self, request: usize, blocks: &[u32]) {
-        let pool = self.pool_of(self.prefill[request]);
-        self.pools[pool].hold(blocks);
+        let place = self.place(self.prefill[request]);
+        self.kept.hold(place, blocks);
         self.held[request].extend_from_slice(blocks);
     }
 }

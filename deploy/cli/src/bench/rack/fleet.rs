@@ -1,17 +1,18 @@
 //! The worker processes of a rack, and what they say.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use rackline_serving::{Device, Rack};
 use rackline_workers::Process;
 
 use super::protocol::{Event, Task};
 use super::worker::Role;
-use crate::rack::{Interrupt, OwnRegion, this_program};
+use crate::rack::{Interrupt, LockManager, OwnRegion, this_program};
 
 /// A worker has so long to end by itself.
 const GRACE_MS: u64 = 3000;
@@ -28,14 +29,21 @@ pub(super) struct Order {
     pub(super) speed: f64,
     /// The link as the machine's clock sees it.
     pub(super) device: Option<Device>,
-    pub(super) restore_wait_ms: u64,
 }
 
 /// A worker, and where it is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Who {
     pub(super) role: Role,
     pub(super) worker: u16,
+}
+
+/// What a worker did.
+#[derive(Clone, Debug)]
+pub(super) enum News {
+    Said(Event),
+    /// It was killed, and everything that it has said before was heard.
+    Died,
 }
 
 /// What was heard of a worker: a line, or its end.
@@ -49,6 +57,10 @@ pub(super) struct Fleet {
     interrupt: Interrupt,
     /// Files of the hosts' links, until all workers have opened them.
     links: Vec<PathBuf>,
+    rack: Rack,
+    killed: HashSet<Who>,
+    /// After the workers, which give their locks back.
+    manager: LockManager,
 }
 
 impl Fleet {
@@ -58,14 +70,15 @@ impl Fleet {
         rack: &Rack,
         region: &OwnRegion,
         order: &Order,
-        keep_region: bool,
+        manager: LockManager,
         interrupt: &Interrupt,
     ) -> Result<Self> {
         let (sender, heard) = channel();
         let links = (0..rack.nodes()).map(|node| link_path(region.path(), node)).collect();
         let interrupt = interrupt.clone();
         let (prefill, decode) = (Vec::new(), Vec::new());
-        let mut fleet = Self { prefill, decode, heard, interrupt, links };
+        let (rack, killed) = (*rack, HashSet::new());
+        let mut fleet = Self { prefill, decode, heard, interrupt, links, rack, killed, manager };
         for link in fleet.links.iter().filter(|_| order.device.is_some()) {
             std::fs::write(link, [0; 8])
                 .with_context(|| format!("cannot make {}", link.display()))?;
@@ -83,14 +96,12 @@ impl Fleet {
             fleet.of(role).push(process);
         }
         for _ in 0..rack.prefill() + rack.decode() {
-            let (who, event) = fleet.next(None)?.context("a wait without an end has ended")?;
-            if !matches!(event, Event::Ready) {
-                bail!("a {} worker said {event:?} before it was ready", who.role.name());
+            let (who, news) = fleet.next(None)?.context("a wait without an end has ended")?;
+            if !matches!(news, News::Said(Event::Ready)) {
+                bail!("a {} worker said {news:?} before it was ready", who.role.name());
             }
         }
-        if !keep_region {
-            region.unlink()?;
-        }
+        region.unlink()?;
         fleet.unlink();
         Ok(fleet)
     }
@@ -109,29 +120,47 @@ impl Fleet {
         }
     }
 
+    /// Kills the workers of a node as `kill -9` does. What each has said before is still heard.
+    pub(super) fn kill(&mut self, node: u16) {
+        let rack = self.rack;
+        let prefill = (0..rack.prefill()).filter(|it| rack.prefill_node(*it) == node);
+        let decode = (0..rack.decode()).filter(|it| rack.decode_node(*it) == node);
+        let prefill = prefill.map(|worker| Who { role: Role::Prefill, worker });
+        for who in prefill.chain(decode.map(|worker| Who { role: Role::Decode, worker })) {
+            self.of(who.role)[usize::from(who.worker)].kill();
+            self.killed.insert(who);
+        }
+    }
+
+    /// Gives a worker a task. One that was killed gets none.
     pub(super) fn give(&mut self, who: Who, task: &Task) -> Result<()> {
+        if self.killed.contains(&who) {
+            return Ok(());
+        }
         let mut line = serde_json::to_vec(task)?;
         line.push(b'\n');
         self.of(who.role)[usize::from(who.worker)].write(&line)
     }
 
-    /// The next event of a worker; `None` when there was none for so long. An end of a worker and a
-    /// failed task are errors.
-    pub(super) fn next(&mut self, within: Option<Duration>) -> Result<Option<(Who, Event)>> {
+    /// What a worker did next; `None` when there was nothing for so long. An end of a worker that was
+    /// not killed and a failed task are errors.
+    pub(super) fn next(&mut self, within: Option<Duration>) -> Result<Option<(Who, News)>> {
         let mut left = within;
         loop {
             self.interrupt.check()?;
+            self.manager.check()?;
             let look = left.map_or(LOOK, |left| left.min(LOOK));
             match self.heard.recv_timeout(look) {
                 Ok((who, Some(line))) => {
-                    let name = self.of(who.role)[usize::from(who.worker)].name().to_owned();
-                    let line = line.with_context(|| format!("cannot hear the {name}"))?;
-                    let event: Result<Event, String> = serde_json::from_str(&line)
-                        .with_context(|| format!("the {name} said {line:?}"))?;
-                    return match event {
-                        Ok(event) => Ok(Some((who, event))),
-                        Err(reason) => bail!("the {name} failed: {reason}"),
-                    };
+                    let event = self.event(who, line);
+                    match event {
+                        // A death may leave a line half said.
+                        Err(_) if self.killed.contains(&who) => {}
+                        event => return Ok(Some((who, News::Said(event?)))),
+                    }
+                }
+                Ok((who, None)) if self.killed.contains(&who) => {
+                    return Ok(Some((who, News::Died)));
                 }
                 Ok((who, None)) => {
                     let process = &mut self.of(who.role)[usize::from(who.worker)];
@@ -151,12 +180,20 @@ impl Fleet {
             }
         }
     }
+
+    fn event(&mut self, who: Who, line: std::io::Result<String>) -> Result<Event> {
+        let name = self.of(who.role)[usize::from(who.worker)].name().to_owned();
+        let line = line.with_context(|| format!("cannot hear the {name}"))?;
+        let event: Result<Event, String> =
+            serde_json::from_str(&line).with_context(|| format!("the {name} said {line:?}"))?;
+        event.map_err(|reason| anyhow!("the {name} failed: {reason}"))
+    }
 }
 
 impl Drop for Fleet {
     fn drop(&mut self) {
         self.unlink();
-        // All end at the same time, and not one after the other.
+        // They end within a second, all at the same time.
         for process in self.prefill.iter_mut().chain(&mut self.decode) {
             process.close_input();
         }
@@ -180,10 +217,9 @@ fn arguments(role: Role, node: u16, region: &Path, order: &Order) -> Result<Vec<
     add("block-bytes", format!("{}B", order.block_bytes));
     add("block-tokens", order.block_tokens.to_string());
     add("speed", order.speed.to_string());
-    add("restore-wait-ms", order.restore_wait_ms.to_string());
     if let Some(device) = order.device {
         add("link", text(&link_path(region, node))?);
-        add("gb-per-s", (device.bytes_per_s() / 1e9).to_string());
+        add("bytes-per-s", device.bytes_per_s().to_string());
         add("latency-ns", device.latency_ns().to_string());
     }
     Ok(arguments)

@@ -23,11 +23,11 @@ use rackline_serving::{
 
 use self::fleet::{Fleet, Order};
 use self::report::{Conditions, Part, Report};
-use self::run::Outcome;
+use self::run::{Kill, Outcome};
 use super::rack_arguments::RackArguments;
 use super::workload::{RATE, WorkloadArguments};
 use crate::output::progress_bar;
-use crate::rack::{Interrupt, LockManager, Sizes};
+use crate::rack::{Interrupt, LockManager, OwnRegion, Sizes};
 
 /// Serve a trace on a rack: prefill and decode workers, a real pool, real bytes
 ///
@@ -98,6 +98,14 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0, allow_negative_numbers = true)]
     speed: f64,
 
+    /// Kill all workers of this node, as kill -9 does. What they had begins again on others.
+    #[arg(long, value_name = "NODE", requires = "kill_at_s", conflicts_with_all = ["simulate", "beside_simulation"])]
+    kill_node: Option<u16>,
+
+    /// When, in seconds of the run.
+    #[arg(long, value_name = "SECONDS", requires = "kill_node")]
+    kill_at_s: Option<u32>,
+
     /// Run in virtual time, without workers and bytes.
     #[arg(long, requires = "device_gb_per_s", conflicts_with = "speed")]
     simulate: bool,
@@ -115,6 +123,9 @@ pub(crate) struct Options {
     svg: Option<PathBuf>,
 }
 
+/// How long a heartbeat has stopped before its node is declared dead, where workers are killed.
+const DECLARE_MS: u64 = 3000;
+
 pub(crate) fn run(options: &Options) -> Result<()> {
     ensure!(
         (0.01..=1000.0).contains(&options.speed),
@@ -122,6 +133,13 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         options.speed
     );
     let rack = options.rack.rack()?;
+    if let Some(node) = options.kill_node {
+        ensure!(
+            node < rack.nodes() && rack.survives(node),
+            "without node {node} there are no prefill and decode workers left, or there is no such node: \
+             give another --kill-node, or more workers"
+        );
+    }
     let text = options.rack.profile_text()?;
     let profile = Profile::read(&text)?;
     let usual = options.workload.is_made().then_some(RATE);
@@ -131,11 +149,16 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     } else {
         read
     };
+    workload.check(&profile)?;
     let model_bytes = profile.kv_bytes.saturating_mul(workload.block_tokens);
     let device = |rate| Device::new(rate, options.device_latency_ns);
     let device = options.device_gb_per_s.map(device).transpose()?;
     let capacity = options.capacity_blocks.blocks(workload.unique_blocks);
     let bench = Bench { options, rack, text, profile, workload, model_bytes, device, capacity };
+    if let Some(path) = &options.svg {
+        // Before anything runs for long.
+        std::fs::write(path, "").with_context(|| format!("cannot write {}", path.display()))?;
+    }
     let measured = if options.simulate { None } else { Some(bench.measure()?) };
     let simulated =
         if options.simulate || options.beside_simulation { Some(bench.simulate()?) } else { None };
@@ -145,10 +168,11 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         measured: measured.map(part).transpose()?,
         simulated: simulated.map(part).transpose()?,
     };
+    report.print(options.json)?;
     if let Some(path) = &options.svg {
         chart::draw(path, &report)?;
     }
-    report.print(options.json)
+    Ok(())
 }
 
 /// A bench whose settings are known to be good.
@@ -179,7 +203,15 @@ impl Bench<'_> {
         let block_bytes = options.block_bytes.as_u64();
         let interrupt = Interrupt::install()?;
         let region = self.sizes()?.make_region("bench", &interrupt)?;
-        let manager = LockManager::start(&region.region, &region.layout, 0, &interrupt)?;
+        // Not where workers are killed. Without a kill nobody is to be declared dead.
+        let (manager_node, declare_ms) = match options.kill_node {
+            Some(0) => (1, DECLARE_MS),
+            Some(_) => (0, DECLARE_MS),
+            None => (0, u64::from(u32::MAX)),
+        };
+        let OwnRegion { region: opened, layout, .. } = &region;
+        let manager =
+            LockManager::start_with(declare_ms, opened, layout, manager_node, &interrupt)?;
         let scaled = |device: Device| device.scaled(self.model_bytes, block_bytes);
         let order = Order {
             profile: self.text.clone(),
@@ -187,16 +219,16 @@ impl Bench<'_> {
             block_tokens: workload.block_tokens,
             speed: options.speed,
             device: self.device.map(|device| scaled(device).faster(options.speed)),
-            restore_wait_ms: 0,
         };
-        let mut fleet = Fleet::start(rack, &region, &order, false, &interrupt)?;
+        let mut fleet = Fleet::start(rack, &region, &order, manager, &interrupt)?;
         let template = "{bar:40} {pos}/{len} answered, {msg}, {eta} left";
         let bar = progress_bar(workload.requests.len() as u64, template);
-        let slots = self.profile.decode.batch_max;
-        let outcome = run::serve(&mut fleet, rack, slots, workload, options.speed, &bar)?;
+        let decode = &self.profile.decode;
+        let kill = options.kill_node.zip(options.kill_at_s);
+        let kill = kill.map(|(node, at_s)| Kill { node, at_ns: u64::from(at_s) * 1_000_000_000 });
+        let outcome = run::serve(&mut fleet, rack, decode, workload, options.speed, kill, &bar)?;
         bar.finish_and_clear();
         drop(fleet);
-        drop(manager);
         Ok(outcome)
     }
 
@@ -229,11 +261,12 @@ impl Bench<'_> {
             block_tokens: workload.block_tokens,
             model_block_bytes: self.model_bytes,
             block_bytes,
-            capacity_blocks: self.capacity,
+            capacity_blocks: self.capacity.and_then(|_| Some(self.sizes().ok()?.shape.blocks())),
             unique_blocks: workload.unique_blocks,
             device_gb_per_s: options.device_gb_per_s,
             device_latency_ns: self.device.map(|device| device.latency_ns()),
             speed: options.speed,
+            killed: options.kill_node.zip(options.kill_at_s),
         }
     }
 }

@@ -47,7 +47,7 @@ pub(super) enum Event {
     Prefilled(Prefilled),
     /// They are read, and those that were missing are computed.
     Fetched(Fetched),
-    /// The first token, so long after the prompt was there.
+    /// The first token, so long after the prompt was there. What was computed of the prompt is not in it.
     FirstToken { request: usize, waited_ns: u64 },
     /// The last token.
     Answered { request: usize },
@@ -63,12 +63,12 @@ pub(super) struct Prefilled {
     pub(super) write_ns: u64,
     /// Blocks that were found and read.
     pub(super) hits: u64,
-    /// Those of them that were on a drive.
-    pub(super) from_drives: u64,
     /// Blocks that were written.
     pub(super) published: u64,
     /// Blocks that the pool had no room for.
     pub(super) refused: u64,
+    /// Blocks of the prompt that left the pool before they could be held.
+    pub(super) not_held: u64,
     /// Why the first of them was refused.
     pub(super) why_refused: Option<String>,
     /// What the machine did not do in time.
@@ -82,11 +82,10 @@ pub(super) struct Fetched {
     /// Since it was told: what it reads for others before is in it.
     pub(super) lookup_ns: u64,
     pub(super) read_ns: u64,
+    /// What the next iteration computes of the prompt.
     pub(super) compute_ns: u64,
     /// Blocks that it did not find.
     pub(super) lost: u64,
-    /// Those that it found and that came from a drive.
-    pub(super) from_drives: u64,
     /// What the machine did not do in time.
     pub(super) late: Late,
 }

@@ -22,11 +22,14 @@ pub(super) struct Conditions {
     pub(super) block_tokens: u64,
     pub(super) model_block_bytes: u64,
     pub(super) block_bytes: u64,
-    pub(super) capacity_blocks: Option<u32>,
+    /// As the pool has it: in whole chunks, and one for each node at least.
+    pub(super) capacity_blocks: Option<u64>,
     pub(super) unique_blocks: u32,
     pub(super) device_gb_per_s: Option<f64>,
     pub(super) device_latency_ns: Option<u64>,
     pub(super) speed: f64,
+    /// The node whose workers were killed, and after how many seconds.
+    pub(super) killed: Option<(u16, u32)>,
 }
 
 /// A run, measured or simulated.
@@ -40,6 +43,8 @@ pub(super) struct Part {
     /// Prompts whose bytes this machine made slower than they are computed, and by how much together.
     late_prompts: u64,
     late_prompts_ms: f64,
+    /// Blocks that left the pool before a prefill worker could hold them for its decode worker.
+    not_held: u64,
     /// Why the first block was refused that was refused.
     why_refused: Option<String>,
     /// Each request, by its number.
@@ -50,13 +55,14 @@ impl Part {
     /// `None` of no requests.
     #[expect(clippy::cast_precision_loss, reason = "figures for people")]
     pub(super) fn of(outcome: Outcome) -> Option<Self> {
-        let Outcome { served, late, why_refused, .. } = outcome;
+        let Outcome { served, late, why_refused, not_held } = outcome;
         Some(Self {
             summary: Summary::of(&served)?,
             late_transfers: late.transfers,
             late_transfers_ms: late.transfers_ns as f64 / 1e6,
             late_prompts: late.prompts,
             late_prompts_ms: late.prompts_ns as f64 / 1e6,
+            not_held,
             why_refused,
             served,
         })
@@ -167,6 +173,9 @@ impl Conditions {
             ),
             _ => say!("link of each node: as fast as this machine moves the blocks that are here"),
         }
+        if let Some((node, at_s)) = self.killed {
+            say!("the workers of node {node} were killed after {at_s} s");
+        }
         #[expect(clippy::float_cmp, reason = "as given")]
         if self.speed != 1.0 {
             say!(
@@ -184,8 +193,20 @@ impl Part {
             "{name}: {requests} answered; of {blocks} blocks {hits} were found, {published} written, \
              {refused} refused, {lost} not found by decode workers"
         );
+        if self.summary.restarted > 0 {
+            say!(
+                "  {} began again because a worker died; their stages are those of the last time",
+                counted(self.summary.restarted, "request")
+            );
+        }
         if let Some(why) = &self.why_refused {
             say!("  refused: {why}");
+        }
+        if self.not_held > 0 {
+            say!(
+                "  {} left the pool before they could be held for a decode worker: give more room",
+                counted(self.not_held, "block")
+            );
         }
         if self.late_transfers > 0 {
             say!(

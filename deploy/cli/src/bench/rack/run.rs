@@ -5,9 +5,9 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use cxl_shm::clock::SystemClock;
 use indicatif::ProgressBar;
-use rackline_serving::{Action, Rack, Scheduler, Served, Workload};
+use rackline_serving::{Action, Decode, Rack, Scheduler, Served, Workload};
 
-use super::fleet::{Fleet, Who};
+use super::fleet::{Fleet, News, Who};
 use super::protocol::{Event, Late, Prompt, Task};
 use super::time::machine_ns;
 use super::worker::Role;
@@ -17,16 +17,26 @@ use super::worker::Role;
 pub(super) struct Outcome {
     /// By the number of the request.
     pub(super) served: Vec<Served>,
-    /// Blocks that came from drives, to prefill and to decode workers.
-    pub(super) from_drives: u64,
+    /// Blocks that left the pool before they could be held.
+    pub(super) not_held: u64,
     pub(super) late: Late,
     /// Why the first block was refused that was refused.
     pub(super) why_refused: Option<String>,
 }
 
+/// The workers of a node are killed.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Kill {
+    pub(super) node: u16,
+    /// When, in the time of the bench.
+    pub(super) at_ns: u64,
+}
+
 /// A request under way.
 #[derive(Clone, Copy, Debug, Default)]
 struct Open {
+    /// Who has it.
+    at: Option<Who>,
     /// Its prefill worker.
     prefill: u16,
     /// When its blocks were in the pool.
@@ -47,15 +57,17 @@ struct Run<'r> {
     bar: &'r ProgressBar,
     arrived: usize,
     answered: usize,
+    kill: Option<Kill>,
 }
 
 /// Serves `workload`, whose time passes `speed` times as fast as the machine's.
 pub(super) fn serve(
     fleet: &mut Fleet,
     rack: &Rack,
-    slots: u32,
+    decode: &Decode,
     workload: &Workload,
     speed: f64,
+    kill: Option<Kill>,
     bar: &ProgressBar,
 ) -> Result<Outcome> {
     let requests = &workload.requests;
@@ -72,12 +84,13 @@ pub(super) fn serve(
         workload,
         clock: SystemClock::start(),
         speed,
-        scheduler: Scheduler::new(rack, slots),
+        scheduler: Scheduler::new(rack, decode, workload),
         open: vec![Open::default(); requests.len()],
         outcome: Outcome { served: served.collect(), ..Outcome::default() },
         bar,
         arrived: 0,
         answered: 0,
+        kill,
     };
     while run.answered < requests.len() {
         run.step()?;
@@ -89,17 +102,22 @@ impl Run<'_> {
     /// Lets arrive what is due, or carries out what a worker says.
     fn step(&mut self) -> Result<()> {
         let now_ns = self.now_ns();
-        let mut within = None;
+        if let Some(kill) = self.kill.take_if(|kill| kill.at_ns <= now_ns) {
+            self.fleet.kill(kill.node);
+        }
+        let mut within = self.kill.map(|kill| self.on_machine(kill.at_ns - now_ns));
         if let Some(next) = self.workload.requests.get(self.arrived) {
             if next.at_ns <= now_ns {
                 let action = self.scheduler.arrive(self.arrived);
                 self.arrived += 1;
                 return self.carry_out(action);
             }
-            within = Some(self.on_machine(next.at_ns - now_ns));
+            let until = self.on_machine(next.at_ns - now_ns);
+            within = Some(within.map_or(until, |within| within.min(until)));
         }
         match self.fleet.next(within)? {
-            Some((who, event)) => self.heard(who, event),
+            Some((who, News::Said(event))) => self.heard(who, event),
+            Some((who, News::Died)) => self.died(who),
             None => Ok(()),
         }
     }
@@ -136,6 +154,7 @@ impl Run<'_> {
                     (Who { role: Role::Decode, worker }, request)
                 }
             };
+            self.open[request].at = Some(who);
             let asked = &self.workload.requests[request];
             let (tokens, blocks) = (asked.prompt_tokens, asked.blocks.clone());
             let prompt = Prompt { request, tokens, blocks };
@@ -147,6 +166,25 @@ impl Run<'_> {
             self.fleet.give(who, &task)?;
         }
         Ok(())
+    }
+
+    /// What a dead worker had begins again.
+    fn died(&mut self, who: Who) -> Result<()> {
+        let open = self.open.iter().enumerate();
+        let had: Vec<usize> =
+            open.filter(|(_, open)| open.at == Some(who)).map(|(request, _)| request).collect();
+        for request in &had {
+            self.open[*request].at = None;
+            self.outcome.served[*request].restarts += 1;
+        }
+        let actions = match who.role {
+            Role::Prefill => {
+                let first = self.scheduler.lost_prefill(who.worker, had.first().copied());
+                first.into_iter().collect()
+            }
+            Role::Decode => self.scheduler.lost_decode(who.worker, &had),
+        };
+        self.carry_out(actions)
     }
 
     fn heard(&mut self, who: Who, event: Event) -> Result<()> {
@@ -162,9 +200,10 @@ impl Run<'_> {
                 served.hits = done.hits;
                 served.published = done.published;
                 served.refused = done.refused;
-                self.open[done.request].computed_ns = now_ns;
-                self.outcome.from_drives += done.from_drives;
+                let open = &mut self.open[done.request];
+                (open.computed_ns, open.at) = (now_ns, None);
                 self.outcome.late.add(done.late);
+                self.outcome.not_held += done.not_held;
                 self.outcome.why_refused = self.outcome.why_refused.take().or(done.why_refused);
                 let actions = self.scheduler.computed(who.worker, done.request);
                 self.carry_out(actions)
@@ -175,7 +214,6 @@ impl Run<'_> {
                 served.times.decode_read_ns = done.read_ns;
                 served.times.decode_compute_ns = done.compute_ns;
                 served.lost = done.lost;
-                self.outcome.from_drives += done.from_drives;
                 self.outcome.late.add(done.late);
                 let prefill = Who { role: Role::Prefill, worker: self.open[done.request].prefill };
                 self.fleet.give(prefill, &Task::Release { request: done.request })
@@ -183,8 +221,11 @@ impl Run<'_> {
             Event::FirstToken { request, waited_ns } => {
                 let served = self.served(request)?;
                 served.times.first_token_ns = waited_ns;
-                served.ttft_ns = now_ns.saturating_sub(served.arrived_ns);
-                self.open[request].first_token_ns = now_ns;
+                // The reader has had the first token of a request that began again.
+                if served.ttft_ns == 0 {
+                    served.ttft_ns = now_ns.saturating_sub(served.arrived_ns);
+                    self.open[request].first_token_ns = now_ns;
+                }
                 Ok(())
             }
             Event::Answered { request } => {
@@ -192,11 +233,12 @@ impl Run<'_> {
                 let served = self.served(request)?;
                 served.times.decode_ns = now_ns.saturating_sub(first_ns);
                 served.latency_ns = now_ns.saturating_sub(served.arrived_ns);
+                self.open[request].at = None;
                 self.answered += 1;
                 self.bar.set_position(self.answered as u64);
                 self.bar.set_message(format!("{} under way", self.arrived - self.answered));
-                let action = self.scheduler.answered(who.worker);
-                self.carry_out(action)
+                let actions = self.scheduler.answered(who.worker, request);
+                self.carry_out(actions)
             }
         }
     }

@@ -27,7 +27,8 @@ use crate::output::progress_bar;
 ///   store       blocks in the memory of all hosts behind a metadata server, as Mooncake's store has
 ///
 /// These are models of the systems' shapes by the figures of two files, and no measurements of them. The
-/// first line names both files' sources; rules RACK-S1 to RACK-S6 say what each does.
+/// lines above the table name both files' sources. What each system does is written down in
+/// deploy/serving/src/system.rs, and what the comparison leaves out in benches/rack/README.md.
 ///
 ///   rackline bench systems
 ///   rackline bench systems --workload C --nodes 4 --prefill 4 --decode 4 --rates 0.5,1,2,3,4 --svg c.svg
@@ -92,6 +93,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     rates.sort_by(f64::total_cmp);
     let workloads: Vec<_> =
         rates.iter().map(|rate| options.workload.of(&trace, Some(*rate))).collect::<Result<_>>()?;
+    for workload in &workloads {
+        workload.check(&profile)?;
+    }
     let first = workloads.first().context("there is no load")?;
     let capacity = options.capacity_blocks.blocks(first.unique_blocks);
     let block_bytes = profile.kv_bytes.saturating_mul(first.block_tokens);
@@ -115,9 +119,13 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         workers_per_node: NonZeroU16::new(rack.workers_per_node()).unwrap_or(NonZeroU16::MIN),
         // A cache of each host that has all room needs as much as one for all.
         chunks: capacity
-            .unwrap_or_else(|| first.unique_blocks.saturating_mul(u32::from(rack.prefill_nodes()))),
+            .unwrap_or_else(|| first.unique_blocks.saturating_mul(u32::from(rack.nodes()))),
         chunk_blocks: whole,
     };
+    if let Some(path) = &options.svg {
+        // Before anything runs for long.
+        std::fs::write(path, "").with_context(|| format!("cannot write {}", path.display()))?;
+    }
     let runs = (rates.len() * options.systems.len()) as u64;
     let bar = progress_bar(runs, "{bar:40} {pos}/{len} runs, {eta} left");
     let mut points = Vec::new();
@@ -140,10 +148,11 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     bar.finish_and_clear();
     let report = Report { conditions, points };
+    report.print(options.json)?;
     if let Some(path) = &options.svg {
         chart::draw(path, &report)?;
     }
-    report.print(options.json)
+    Ok(())
 }
 
 fn read_links(name: &str) -> Result<Links> {

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use bytesize::ByteSize;
-use rackline_serving::{Summary, System};
+use rackline_serving::{Software, Summary, System};
 use serde::Serialize;
 
 use crate::output::{counted, say};
@@ -82,7 +82,9 @@ impl Report {
             );
         }
         say!(
-            "\nTTFT: from the arrival of a request to its first token. ratio: its mean, of the first system's"
+            "\nTTFT: from the arrival of a request to its first token. ratio: its mean, of the first system's\n\
+             served/s: answered, from the first arrival to the last token. hits: blocks that prefill workers \
+             found\nlost: blocks that the pool had no more, or no room for, when a decode worker wanted them"
         );
         Ok(())
     }
@@ -123,6 +125,14 @@ impl Conditions {
             None => "unlimited".to_owned(),
             Some(blocks) => format!("{blocks} of {} different blocks", self.unique_blocks),
         };
+        let Software { lookup_ns, lookup_block_ns, message_ns } = Software::MEASURED;
+        say!(
+            "software of each system, as measured of rackline: {} us for a lookup and {} us for each block, \
+             {} us for a message",
+            lookup_ns / 1000,
+            lookup_block_ns / 1000,
+            message_ns / 1000
+        );
         say!("room: {room}; blocks of {}", ByteSize(self.block_bytes));
     }
 }

@@ -8,10 +8,7 @@ use bytesize::ByteSize;
 use clap::Args;
 use cxl_shm::chunk::AllocateError;
 use cxl_shm::clock::SystemClock;
-use cxl_shm::fabric::Fabric;
-use cxl_shm::layout::ChunkState;
 use cxl_shm::lifecycle::Attachment;
-use cxl_shm::units::ChunkId;
 use kv_cache::{Cache, reclaim_dead_processes};
 use rackline::dma::HostDma;
 use rackline::session::SessionCore;
@@ -23,7 +20,7 @@ use rackline::{
 use super::drive::{DriveArguments, WorkerDrive};
 use super::protocol::{Event, Served, Task};
 use crate::rack::block_bytes;
-use crate::rack::{carry_out_tasks, say};
+use crate::rack::{carry_out_tasks, has_free_chunk, say};
 
 /// A worker of a live replay. Started by it; takes tasks on its standard input.
 #[derive(Args, Debug)]
@@ -270,13 +267,4 @@ impl Worker<'_> {
         let handles: Vec<_> = self.published.iter().filter_map(own).collect();
         self.cache.retire(&self.clock, &handles);
     }
-}
-
-fn has_free_chunk(cache: &LocalCache<'_>) -> bool {
-    let (layout, fabric) = (cache.member().layout(), cache.member().fabric());
-    fabric.refresh(layout.chunk_table());
-    (0..layout.chunks()).map(ChunkId).any(|chunk| {
-        let entry = layout.chunk_entry(chunk).cached(fabric);
-        entry.is_ok_and(|entry| entry.state() == Some(ChunkState::Free))
-    })
 }

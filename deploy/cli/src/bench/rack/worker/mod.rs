@@ -12,8 +12,7 @@ use anyhow::{Context as _, Result, ensure};
 use bytesize::ByteSize;
 use clap::{Args, ValueEnum};
 use rackline::{
-    BlockHash, MatchedBlock, Model, Namespace, Pool, RestoreOptions, RestoreReport, Session,
-    SessionOptions,
+    BlockHash, HoldReport, MatchedBlock, Model, Namespace, Pool, Session, SessionOptions,
 };
 use rackline_serving::{Device, Profile};
 
@@ -47,21 +46,18 @@ pub(crate) struct WorkerOptions {
     #[arg(long)]
     speed: f64,
     /// The file of the host's link; without one nothing is imposed.
-    #[arg(long, requires = "gb_per_s")]
+    #[arg(long, requires = "bytes_per_s")]
     link: Option<PathBuf>,
-    /// The link's 10^9 bytes of these blocks in a second of the machine.
+    /// The link's bytes of these blocks in a second of the machine.
     #[arg(long, requires = "link")]
-    gb_per_s: Option<f64>,
+    bytes_per_s: Option<f64>,
     /// The link's latency in nanoseconds of the machine.
     #[arg(long, default_value_t = 0)]
     latency_ns: u64,
-    /// How long a lookup waits for blocks on drives; 0 without drives.
-    #[arg(long, default_value_t = 0)]
-    restore_wait_ms: u64,
 }
 
 /// What a worker is for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, ValueEnum)]
 pub(super) enum Role {
     Prefill,
     Decode,
@@ -76,8 +72,9 @@ impl Role {
     }
 }
 
-/// How long a publish waits for a chunk. It is refused after that, and said.
-const CHUNK_TIMEOUT: Duration = Duration::from_millis(200);
+/// How long a publish waits for a chunk, or for the lock of the chunk table. It is refused after that,
+/// and said.
+const CHUNK_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long blocks are held at most. A request that waits longer is computed again.
 const HOLD: Duration = Duration::from_secs(1800);
 
@@ -98,16 +95,18 @@ pub(crate) fn run_worker(options: &WorkerOptions) -> Result<()> {
     };
     let chosen = SessionOptions::new(model, block_bytes)
         .with_namespace(Namespace::new("rackline bench", b""))
-        .with_chunk_timeout(CHUNK_TIMEOUT)
         .with_hold(HOLD);
     let speed = Speed(options.speed);
-    let imposed = match (&options.link, options.gb_per_s) {
-        (Some(path), Some(rate)) => Some((Device::new(rate, options.latency_ns)?, path.as_path())),
+    let imposed = match (&options.link, options.bytes_per_s) {
+        (Some(path), Some(rate)) => {
+            Some((Device::of_bytes(rate, options.latency_ns), path.as_path()))
+        }
         _ => None,
     };
     let worker = Worker {
-        session: pool.session(chosen)?,
-        restore: RestoreOptions::new(Duration::from_millis(options.restore_wait_ms)),
+        pool: &pool,
+        session: pool.session(chosen.with_chunk_timeout(CHUNK_TIMEOUT))?,
+        once_full: pool.session(chosen.with_chunk_timeout(Duration::ZERO))?,
         link: Link::open(imposed, speed)?,
         speed,
         profile: Profile::read(&options.profile)?,
@@ -123,8 +122,10 @@ pub(crate) fn run_worker(options: &WorkerOptions) -> Result<()> {
 
 /// What both kinds of workers have.
 struct Worker<'p> {
+    pool: &'p Pool,
     session: Session<'p>,
-    restore: RestoreOptions,
+    /// Publishes once the pool has no free chunk: nobody gives one back.
+    once_full: Session<'p>,
     link: Link,
     speed: Speed,
     profile: Profile,
@@ -133,11 +134,12 @@ struct Worker<'p> {
 }
 
 impl Worker<'_> {
-    fn look_up(&self, prompt: &Prompt) -> Result<(Vec<BlockHash>, RestoreReport)> {
+    /// Looks a prompt up, and holds what is found.
+    fn look_up(&self, prompt: &Prompt) -> Result<(Vec<BlockHash>, HoldReport)> {
         let hashes: Vec<_> = prompt.blocks.iter().map(|it| block_bytes::hash(*it)).collect();
-        let found = self.session.lookup_and_restore(&hashes, self.restore)?;
+        let found = self.session.lookup_and_hold(&hashes)?;
         if let Some(stop) = found.stop() {
-            tracing::warn!(reason = stop.label(), "a block did not come back from a drive: {stop}");
+            tracing::warn!(reason = stop.label(), "a block was found and not held: {stop}");
         }
         Ok((hashes, found))
     }

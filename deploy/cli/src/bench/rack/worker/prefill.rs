@@ -8,12 +8,12 @@ use rackline::{BlockHash, HoldReport, NewBlock, PublishOutcome};
 use super::super::protocol::{Event, Late, Prefilled, Prompt, Task};
 use super::super::time::{machine_ns, sleep_until};
 use super::Worker;
-use crate::rack::{block_bytes, carry_out_tasks, say};
+use crate::rack::{block_bytes, carry_out_queued_tasks, has_free_chunk, say};
 
 pub(super) fn serve(worker: &Worker<'_>) -> Result<()> {
     // Of prompts that no decode worker has read.
     let mut held = HashMap::new();
-    carry_out_tasks(|task| match task {
+    carry_out_queued_tasks(|task| match task {
         Task::Prefill(prompt) => {
             let (prefilled, hold) = prefill(worker, &prompt)?;
             held.insert(prompt.request, hold);
@@ -33,23 +33,33 @@ fn prefill(worker: &Worker<'_>, prompt: &Prompt) -> Result<(Prefilled, HoldRepor
     let mut done = Prefilled { request: prompt.request, ..Prefilled::default() };
     let mut buffer = worker.buffer(prompt)?;
     let (hashes, found) = worker.look_up(prompt)?;
-    done.from_drives = found.restored() as u64;
     done.lookup_ns = worker.lap(&mut since_ns);
 
-    let hits = worker.read(&found.held().blocks(), &mut buffer, &mut done.late)?;
+    let hits = worker.read(&found.blocks(), &mut buffer, &mut done.late)?;
     done.hits = hits as u64;
     done.read_ns = worker.lap(&mut since_ns);
 
     compute(worker, prompt, &hashes, hits, &mut buffer, since_ns, &mut done.late)?;
     done.compute_ns = worker.lap(&mut since_ns);
 
-    write(worker, &hashes, hits, &buffer, &mut done)?;
-    let all = worker.session.lookup(&hashes)?;
-    let hold = worker.session.hold(all.blocks())?;
+    // What others have written meanwhile is held before the rest is published.
+    let there = hold(worker, &hashes)?;
+    let first = there.blocks().len().max(hits);
+    write(worker, &hashes, first, &buffer, &mut done)?;
+    let hold = hold(worker, &hashes)?;
     // Only now: no block leaves in between.
-    worker.session.release(found.into_held());
+    worker.session.release(there);
+    worker.session.release(found);
+    let kept = hashes.len() as u64 - done.refused;
+    done.not_held = kept.saturating_sub(hold.blocks().len() as u64);
     done.write_ns = worker.lap(&mut since_ns);
     Ok((done, hold))
+}
+
+/// Holds what the pool has of a prompt.
+fn hold(worker: &Worker<'_>, hashes: &[BlockHash]) -> Result<HoldReport> {
+    let found = worker.session.lookup(hashes)?;
+    Ok(worker.session.hold(found.blocks())?)
 }
 
 /// Takes as long as computing does. Meanwhile what was read is checked, and the rest is made.
@@ -80,15 +90,14 @@ fn compute(
     Ok(())
 }
 
-/// Publishes what the pool does not have now.
+/// Publishes the blocks behind the first `first`.
 fn write(
     worker: &Worker<'_>,
     hashes: &[BlockHash],
-    hits: usize,
+    first: usize,
     buffer: &[u8],
     done: &mut Prefilled,
 ) -> Result<()> {
-    let first = worker.session.lookup(hashes)?.blocks().len().max(hits);
     if first == hashes.len() {
         return Ok(());
     }
@@ -96,7 +105,9 @@ fn write(
     let depth = u32::try_from(first)?;
     let blocks = NewBlock::chain(depth, hashes[first..].iter().copied(), parts);
     let bytes = (blocks.len() * worker.block_bytes) as u64;
-    let publish = || Ok(worker.session.publish(&blocks)?);
+    let has_room = has_free_chunk(&worker.pool.cache());
+    let session = if has_room { &worker.session } else { &worker.once_full };
+    let publish = || Ok(session.publish(&blocks)?);
     let report = worker.link.pass(bytes, &mut done.late, publish)?;
     done.published = report.published() as u64;
     done.refused = (blocks.len() - report.available()) as u64;
