@@ -64,6 +64,7 @@ pub use attach::AttachError;
 pub use audit::{
     Audit, AuditReport, AuditStep, Checked, Fault, Gravity, PayloadSample, Repair, RepairError,
 };
+pub use cxl_shm::host::Histogram;
 pub use format::{
     AgentLine, AgentSeen, AreaLine, BlockState, BlockUse, BlockUses, CacheGeometry,
     DESCRIPTOR_SLOTS_MAX, DESCRIPTOR_SLOTS_MIN, DRIVE_REQUESTS_MAX, DRIVE_SLOTS_MAX, Descriptor,
@@ -80,8 +81,8 @@ pub use identity::{
 };
 pub use model::{Attention, Dtype, KvGeometry, KvGeometryError, Part, UnknownDtype};
 pub use process::{
-    AttachedCache, Cache, HeapUse, Histogram, HostFigures, Latency, Metrics, Occupancy,
-    PrefetchCounts, ProcessState,
+    AttachedCache, Cache, HeapUse, HostFigures, Latency, Metrics, Occupancy, PrefetchCounts,
+    ProcessState,
 };
 pub use publish::{BlockSpec, CommitError, ReadyBlock, Refusal, Reservation, WritingBlock};
 pub use read::{MatchedBlock, OwnFeed, OwnNews, OwnUse, PrefixMatch, Ticket, Wanted};

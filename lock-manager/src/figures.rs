@@ -46,6 +46,7 @@ struct Counts {
     term: u64,
     steps: u64,
     granted: u64,
+    handed_over: u64,
     deposed: u64,
     suspected: u64,
     declared: u64,
@@ -80,11 +81,16 @@ impl ManagerFigures {
 
     /// The counters, each with its name and what it counts.
     #[must_use]
-    pub fn counters(&self) -> [(&'static str, &'static str, u64); 8] {
+    pub fn counters(&self) -> [(&'static str, &'static str, u64); 9] {
         let counts = self.counts();
         [
             ("rackline_manager_steps_total", "Turns of the lock manager.", counts.steps),
             ("rackline_manager_grants_total", "Locks that were granted.", counts.granted),
+            (
+                "rackline_manager_handovers_total",
+                "Locks that were granted to a host which waited until another released them.",
+                counts.handed_over,
+            ),
             (
                 "rackline_manager_deposed_total",
                 "Times another lock manager took over from this one.",
@@ -125,6 +131,7 @@ impl ManagerFigures {
         let mut counts = self.counts();
         counts.steps += 1;
         counts.granted += outcome.granted;
+        counts.handed_over += outcome.handed_over;
         let set = |counts: &mut Counts, activity, term| {
             (counts.activity, counts.term) = (activity, term);
         };
@@ -166,12 +173,13 @@ mod tests {
         let figures = ManagerFigures::default();
         assert_eq!(figures.activity(), ManagerActivity::Starting);
         let serving = Some(RoleChange::Serving { term: 7 });
-        figures.count(&StepOutcome { granted: 3, change: serving, ..Default::default() });
+        let granted = StepOutcome { granted: 3, handed_over: 1, ..Default::default() };
+        figures.count(&StepOutcome { change: serving, ..granted });
         assert_eq!((figures.activity(), figures.term()), (ManagerActivity::Serving, 7));
         let deposed = Some(RoleChange::Deposed { by_term: 8 });
         figures.count(&StepOutcome { change: deposed, ..Default::default() });
         assert_eq!((figures.activity(), figures.term()), (ManagerActivity::StandingBy, 8));
         let counts = figures.counters().map(|(.., count)| count);
-        assert_eq!(counts, [2, 3, 1, 0, 0, 0, 0, 0]);
+        assert_eq!(counts, [2, 3, 1, 1, 0, 0, 0, 0, 0]);
     }
 }

@@ -65,6 +65,8 @@ pub struct StepOutcome {
     pub busy: bool,
     /// Locks that were granted.
     pub granted: u64,
+    /// Those of them for which a host waited until another released the lock.
+    pub handed_over: u64,
     /// What the process does now, when that has changed.
     pub change: Option<RoleChange>,
     /// What is new about dead hosts.
@@ -130,10 +132,11 @@ impl<'m, B: Backend> ManagerRole<'m, B> {
                 Some(ManagerState::Collecting { waiting_for }) => {
                     RoleChange::Collecting { term, waiting_for }
                 }
-                Some(ManagerState::Serving { granted }) => {
+                Some(ManagerState::Serving { granted, handed_over }) => {
                     let waited_for = self.manage.is_waited_for();
                     let before = std::mem::replace(&mut self.waited_for, waited_for);
                     outcome.granted = granted as u64;
+                    outcome.handed_over = u64::from(handed_over);
                     outcome.busy = granted > 0 || (waited_for && !before);
                     RoleChange::Serving { term }
                 }

@@ -3,11 +3,13 @@
 
 mod drives;
 mod host;
+mod locks;
 mod tiers;
 
 use std::sync::{Mutex, PoisonError};
 
 use cxl_shm::clock::{Clock, SystemClock};
+use cxl_shm::host::{LockFigures, LockKind};
 use kv_cache::{Histogram, Latency, Metrics, Occupancy};
 use kv_drive::store::Store;
 use rackline::LocalCache;
@@ -22,6 +24,7 @@ pub(crate) struct HostSeen {
     /// Sums over the processes of the host.
     sums: Metrics,
     latencies: [Histogram; Latency::ALL.len()],
+    locks: [LockFigures; LockKind::ALL.len()],
     seen_ms: u64,
 }
 
@@ -44,6 +47,7 @@ impl LastSeen {
             occupancy: cache.occupancy(clock),
             sums: figures.metrics(),
             latencies: Latency::ALL.map(|latency| figures.latencies(latency)),
+            locks: LockKind::ALL.map(|kind| cache.member().lock_figures(kind)),
             seen_ms: self.clock.now_ms(),
         };
         *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(seen);
@@ -67,6 +71,7 @@ pub(crate) fn families(
 ) -> Vec<Family> {
     let mut families = tiers::families(seen.as_ref(), figures, store);
     families.extend(seen.iter().flat_map(host::families));
+    families.extend(seen.iter().flat_map(locks::families));
     families.extend(drives::families(figures, store));
     families
 }

@@ -5,9 +5,12 @@
 //! this folder touches the memory that hosts share.
 
 mod guard;
+mod histogram;
 mod identity;
 mod life_lock;
 mod lock;
+mod lock_figures;
+mod lock_kind;
 mod lock_state;
 mod loss;
 mod places;
@@ -20,8 +23,12 @@ mod tier_files;
 mod turn;
 
 pub use guard::HostGuard;
+pub use histogram::Histogram;
 pub use identity::HostIdentity;
 pub use lock::{HolderToken, HostAcquire, HostLock};
+pub(crate) use lock_figures::LockCounters;
+pub use lock_figures::{Behind, LockFigures};
+pub use lock_kind::LockKind;
 pub(crate) use lock_state::{LockState, Phase, TERM_MAX, TICKET_BITS, TICKET_END, grant_word};
 pub use loss::{LossCause, MembershipLost};
 pub use places::GoneProcess;

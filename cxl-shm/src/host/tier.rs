@@ -16,7 +16,8 @@
 //! ...     silence of the lock manager: {1 + term, heartbeat} for which it was found
 //! ...     chunks that programs of this host may have written: a bit each, or for several
 //! ...     heap of objects: heads of lists, frees in progress
-//! ...     figures that people read: what the processes of the host have done together
+//! ...     figures that people read: what the processes of the host have done together, then how they
+//!         came to locks
 //! ...     words of the layer above
 //! ```
 //!
@@ -26,6 +27,8 @@
 //! written all the time lie 128 bytes apart: processors fetch lines of 64 bytes in pairs.
 
 use super::lock::{HolderToken, HostLock};
+use super::lock_figures::LockCounters;
+use super::lock_kind::LockKind;
 use super::lock_state::LockState;
 use super::loss::LossCause;
 use super::places::{GoneProcess, Place};
@@ -66,7 +69,9 @@ const OWN_LOCKS: usize = 7;
 pub const OBJECT_WORDS: usize = 192;
 #[doc(hidden)]
 /// Words of figures, whatever the region. The layer above gives them their meaning.
-pub const FIGURE_WORDS: usize = 1024;
+pub const FIGURE_WORDS: usize = 640;
+/// Words of figures of locks, whatever the region.
+pub(super) const LOCK_FIGURE_WORDS: usize = 384;
 /// Words of the map of chunks that may have been written.
 const WRITTEN_WORDS: usize = 127;
 
@@ -428,6 +433,12 @@ impl<H: HostMemory> HostTier<H> {
         ApplicationWords { memory: &self.memory, first: figures_at(self.locks) }
     }
 
+    /// What is counted of locks of this kind.
+    pub(crate) fn lock_counters(&self, kind: LockKind) -> LockCounters<'_, H> {
+        let first = lock_figures_at(self.locks);
+        LockCounters::of(ApplicationWords { memory: &self.memory, first }, kind)
+    }
+
     /// The words of the layer above.
     pub(crate) fn application(&self) -> ApplicationWords<'_, H> {
         ApplicationWords { memory: &self.memory, first: application_at(self.locks) }
@@ -501,8 +512,12 @@ fn figures_at(locks: u32) -> usize {
     heap_at(locks) + OBJECT_WORDS
 }
 
-fn application_at(locks: u32) -> usize {
+fn lock_figures_at(locks: u32) -> usize {
     figures_at(locks) + FIGURE_WORDS
+}
+
+fn application_at(locks: u32) -> usize {
+    lock_figures_at(locks) + LOCK_FIGURE_WORDS
 }
 
 /// The host-tier words that belong to the layer above: zero when the host joins, shared by its
@@ -591,13 +606,15 @@ mod tests {
             [UUID, NODE, INCARNATION, STATE, TERM, PID_NAMESPACE, PLACES].as_slice(),
             &[REQUESTS, TICKETS, OWN_LOCKS_AT, OWNERS_AT],
             &[processes_at(9), waits_at(9), host_waits_at(9), lock_states_at(9), confirmed_at(9)],
-            &[silence_at(9), written_at(9), heap_at(9), figures_at(9), application_at(9)],
+            &[silence_at(9), written_at(9), heap_at(9)],
+            &[figures_at(9), lock_figures_at(9), application_at(9)],
         ];
         let expected = [
             [1, 3, 4, 5, 6, 7, 8].as_slice(),
             &[16, 32, 48, 160],
             &[176, 688, 944, 1200, 1209],
-            &[1241, 1242, 1376, 1568, 2592],
+            &[1241, 1242, 1376],
+            &[1568, 2208, 2592],
         ];
         assert_eq!(sections, expected);
     }

@@ -53,7 +53,7 @@ enum PendingCase<'m, B: Backend> {
         outbid: u32,
         unreadable: Option<NodeId>,
     },
-    Recovering(Recovery<'m, B>),
+    Recovering(Box<Recovery<'m, B>>),
     /// Nothing any more.
     Over,
 }
@@ -206,7 +206,8 @@ impl<'m, B: Backend> Deaths<'m, B> {
             return next.filter(|_| declares).map(propose);
         }
         if (appointed.recoverer, appointed.incarnation) == (me, mine) {
-            return Some(PendingCase::Recovering(Recovery::begin(self.member, victim, last)));
+            let recovery = Recovery::begin(self.member, victim, last);
+            return Some(PendingCase::Recovering(Box::new(recovery)));
         }
         // DEATH-R4. A number that is no node of the region is a faulty host's: it recovers nobody.
         let known = layout.node(appointed.recoverer.0);

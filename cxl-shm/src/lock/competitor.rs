@@ -37,6 +37,13 @@ impl SharedTier for Competitor {
         }
     }
 
+    fn was_behind(&self) -> bool {
+        match self {
+            Self::Arbitrated(acquire) => acquire.was_behind(),
+            Self::Bakery(acquire) => acquire.was_behind(),
+        }
+    }
+
     fn withdraw<B: Backend>(self, handle: &NodeHandle<B>, fabric: &B::Fabric) {
         match self {
             Self::Arbitrated(acquire) => acquire.withdraw(handle, fabric),

@@ -130,8 +130,7 @@ impl<'m, B: Backend> Manage<'m, B> {
         match &mut self.manager {
             Some(manager) if manager.is_waited_for() && hurried < HURRIED_MAX => {
                 self.hurried = hurried + 1;
-                let granted = manager.hurry(self.member.node_handle(), self.member.fabric());
-                Some(ManagerState::Serving { granted })
+                Some(manager.hurry(self.member.node_handle(), self.member.fabric()))
             }
             _ => {
                 self.hurried = 0;

@@ -10,11 +10,8 @@ use super::shared_tier::{DamagedRequest, Held, SharedTier};
 use super::{Contention, LockError, SharedGuard};
 use crate::clock::Clock;
 use crate::crash::{self, CrashPoint};
-use crate::host::Cohort;
-use crate::host::Place;
-use crate::host::StoppedWatch;
-use crate::host::Turn;
 use crate::host::is_thorough;
+use crate::host::{Behind, Cohort, LockCounters, LockKind, Place, StoppedWatch, Turn};
 use crate::layout::LockProtocol;
 use crate::node::{Backend, Member};
 use crate::units::LockId;
@@ -32,6 +29,9 @@ pub struct PendingLock<'m, B: Backend> {
     stage: Stage,
     looks: u32,
     watch: ManagerWatch,
+    began_us: u64,
+    /// Who was seen in the way, and who had it when it was taken over.
+    behind: Option<Behind>,
 }
 
 #[derive(Debug)]
@@ -57,7 +57,8 @@ impl<'m, B: Backend> PendingLock<'m, B> {
     pub(crate) fn begin(member: &'m Member<B>, lock: LockId, clock: &'m dyn Clock) -> Self {
         let place = member.node_handle().tier().queue(lock).enter(member.token());
         let (stage, watch) = (Stage::queued(place), ManagerWatch::default());
-        Self { member, clock, lock, stage, looks: 0, watch }
+        let began_us = clock.figure_us();
+        Self { member, clock, lock, stage, looks: 0, watch, began_us, behind: None }
     }
 
     /// A few operations towards the lock; never waits. The guard, once the lock is held.
@@ -81,6 +82,19 @@ impl<'m, B: Backend> PendingLock<'m, B> {
     /// As [`wait`](Self::wait), and gives up with `None` when `goes_on`, asked between two looks,
     /// says no.
     pub(crate) fn wait_while(
+        self,
+        timeout_ms: u64,
+        goes_on: impl Fn() -> bool,
+    ) -> Result<Option<SharedGuard<'m, B>>, LockError> {
+        let counters = self.counters();
+        let outcome = self.look_while(timeout_ms, goes_on);
+        if let (Some(counters), Err(LockError::TimedOut { .. })) = (counters, &outcome) {
+            counters.timed_out();
+        }
+        outcome
+    }
+
+    fn look_while(
         mut self,
         timeout_ms: u64,
         goes_on: impl Fn() -> bool,
@@ -115,8 +129,8 @@ impl<'m, B: Backend> PendingLock<'m, B> {
             return Ok(None);
         }
         let member = self.member;
-        match self.wait(TRY_MS) {
-            Ok(guard) => Ok(Some(guard)),
+        match self.look_while(TRY_MS, || true) {
+            Ok(guard) => Ok(guard),
             // Nobody wants it, and nobody grants it: there is nobody who could.
             Err(LockError::TimedOut { .. }) if no_manager(member) => Err(LockError::NoManager),
             Err(LockError::TimedOut { .. }) => Ok(None),
@@ -144,6 +158,7 @@ impl<'m, B: Backend> PendingLock<'m, B> {
                 let Some(turn) = queue.look(me, *place, member, thorough) else {
                     let now_ms = || self.clock.now_ms();
                     before.look(&queue, me, *place, member, thorough, now_ms);
+                    self.behind = Some(Behind::Host);
                     return Ok(None);
                 };
                 let passed = match turn {
@@ -167,6 +182,10 @@ impl<'m, B: Backend> PendingLock<'m, B> {
                 };
                 if let Some((held, cohort)) = passed {
                     crash::reach(CrashPoint::LockTakenOver);
+                    self.behind = Some(Behind::Host);
+                    if let Some(counters) = self.counters() {
+                        counters.passed();
+                    }
                     return Ok(Some(self.end(held, cohort)));
                 }
                 self.compete()
@@ -179,7 +198,11 @@ impl<'m, B: Backend> PendingLock<'m, B> {
                 self.compete()
             }
             Stage::Competing(competitor) => match competitor.poll(handle, fabric) {
-                Ok(Some(held)) => Ok(Some(self.end(held, Cohort::default()))),
+                Ok(Some(held)) => {
+                    let is_behind = competitor.was_behind();
+                    self.behind = self.behind.or(is_behind.then_some(Behind::Rack));
+                    Ok(Some(self.end(held, Cohort::default())))
+                }
                 Ok(None) if handle.lock_protocol() == LockProtocol::Arbitrated => {
                     match self.watch.look(handle, fabric, self.clock.now_ms()) {
                         None => Ok(None),
@@ -210,7 +233,16 @@ impl<'m, B: Backend> PendingLock<'m, B> {
 
     fn end(&mut self, held: Held, cohort: Cohort) -> SharedGuard<'m, B> {
         self.stage = Stage::Over;
+        if let Some(counters) = self.counters() {
+            let took_us = self.clock.figure_us().saturating_sub(self.began_us);
+            counters.acquired(took_us, self.behind);
+        }
         SharedGuard::new(self.member, self.clock, held, cohort)
+    }
+
+    fn counters(&self) -> Option<LockCounters<'m, B::HostMemory>> {
+        let member = self.member;
+        LockKind::of(self.lock).map(|kind| member.node_handle().tier().lock_counters(kind))
     }
 }
 

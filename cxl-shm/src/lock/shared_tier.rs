@@ -30,6 +30,9 @@ pub(crate) trait SharedTier: Clone + Eq + Hash + Debug + Sized {
         fabric: &B::Fabric,
     ) -> Result<Option<Held>, DamagedRequest>;
 
+    /// Whether another node was seen before this one. Not where only a lock manager sees that.
+    fn was_behind(&self) -> bool;
+
     /// Gives up waiting. Always legal, also when the lock is being granted.
     fn withdraw<B: Backend>(self, handle: &NodeHandle<B>, fabric: &B::Fabric);
 

@@ -9,9 +9,9 @@ use crate::clock::Clock;
 use crate::fabric::{Fabric, OwnedArea, PeerArea};
 use crate::fork::ProcessMark;
 use crate::host::{
-    ApplicationWords, HolderToken, HostAcquire, HostGuard, HostLock, HostLockName, Liveness,
-    Living, LossCause, MembershipLost, ProcessIdentity, ProcessSlot, wait_for_host_lock,
-    wait_for_host_lock_until,
+    ApplicationWords, Behind, HolderToken, HostAcquire, HostGuard, HostLock, HostLockName,
+    HostQueue, Liveness, Living, LockFigures, LockKind, LossCause, MembershipLost, ProcessIdentity,
+    ProcessSlot, wait_for_host_lock, wait_for_host_lock_until,
 };
 use crate::layout::{Layout, Superblock};
 use crate::units::{ChunkId, Extent, Incarnation, NodeId};
@@ -142,6 +142,12 @@ impl<B: Backend> Member<B> {
         self.handle.tier().figures()
     }
 
+    /// How the processes of this host came to locks of this kind, since the host joined.
+    #[must_use]
+    pub fn lock_figures(&self, kind: LockKind) -> LockFigures {
+        self.handle.tier().lock_counters(kind).figures()
+    }
+
     /// The layer above's words in the host tier.
     #[must_use]
     pub fn application(&self) -> ApplicationWords<'_, B::HostMemory> {
@@ -162,9 +168,10 @@ impl<B: Backend> Member<B> {
         name: HostLockName,
         clock: &impl Clock,
     ) -> HostGuard<'_, B::HostMemory> {
-        let queue = self.handle.tier().host_queue(name);
-        let recovered =
-            !queue.take_unwaited(self.token) && wait_for_host_lock(&queue, self.token, self, clock);
+        let recovered = self.wait_counted(name, clock, |queue| {
+            Some(wait_for_host_lock(queue, self.token, self, clock))
+        });
+        let recovered = recovered.expect("a wait without an end ends with the lock");
         HostGuard::new(self.handle.tier().host_lock(name), self.token, recovered)
     }
 
@@ -176,10 +183,38 @@ impl<B: Backend> Member<B> {
         clock: &impl Clock,
         until_ms: u64,
     ) -> Option<HostGuard<'_, B::HostMemory>> {
-        let queue = self.handle.tier().host_queue(name);
-        let recovered = !queue.take_unwaited(self.token)
-            && wait_for_host_lock_until(&queue, self.token, self, clock, until_ms)?;
+        let recovered = self.wait_counted(name, clock, |queue| {
+            wait_for_host_lock_until(queue, self.token, self, clock, until_ms)
+        })?;
         Some(HostGuard::new(self.handle.tier().host_lock(name), self.token, recovered))
+    }
+
+    /// Takes a host lock, by `wait` where it is not free or others wait for it. Counts that.
+    fn wait_counted(
+        &self,
+        name: HostLockName,
+        clock: &impl Clock,
+        wait: impl FnOnce(&HostQueue<'_, B::HostMemory>) -> Option<bool>,
+    ) -> Option<bool> {
+        let tier = self.handle.tier();
+        let (queue, kind) = (tier.host_queue(name), LockKind::of_host(name));
+        let counters = kind.map(|kind| tier.lock_counters(kind));
+        if queue.take_unwaited(self.token) {
+            counters.inspect(|counters| counters.acquired(0, None));
+            return Some(false);
+        }
+        let began_us = clock.figure_us();
+        let recovered = wait(&queue);
+        if let Some(counters) = counters {
+            match recovered {
+                Some(_) => {
+                    let took_us = clock.figure_us().saturating_sub(began_us);
+                    counters.acquired(took_us, Some(Behind::Host));
+                }
+                None => counters.timed_out(),
+            }
+        }
+        recovered
     }
 
     #[doc(hidden)]

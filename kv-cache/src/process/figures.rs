@@ -5,7 +5,7 @@
 //! adds to share a pair of cache lines, and calls of two kinds do not.
 
 use cxl_shm::fabric::HostMemory;
-use cxl_shm::host::FIGURE_WORDS;
+use cxl_shm::host::{FIGURE_WORDS, Histogram};
 use cxl_shm::node::{Backend, Member};
 
 use super::metrics::{Metrics, SUMMED};
@@ -17,11 +17,10 @@ const APART: usize = 16;
 /// eviction and all else, prefetches, streams, misses.
 const FIRST: [usize; 8] = [0, 5, 9, 22, 33, 41, 49, 54];
 const HISTOGRAMS_AT: usize = FIRST.len() * APART;
-/// Words of a histogram: its buckets, and the sum of what it has counted.
+/// Words between the histograms of two kinds of calls.
 const HISTOGRAM_WORDS: usize = 2 * APART;
-const SUM: usize = Histogram::BUCKETS;
 
-const _: () = assert!(Histogram::BUCKETS < HISTOGRAM_WORDS);
+const _: () = assert!(Histogram::WORDS <= HISTOGRAM_WORDS);
 const _: () = assert!(HISTOGRAMS_AT + Latency::ALL.len() * HISTOGRAM_WORDS <= FIGURE_WORDS);
 
 /// Calls whose latency is counted.
@@ -62,47 +61,6 @@ impl Latency {
     }
 }
 
-/// How many calls took how long.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Histogram {
-    /// Calls that took at most [`bound_us`](Self::bound_us) of their bucket, and longer than that of
-    /// the bucket before. The last bucket has all others.
-    pub buckets: [u64; Self::BUCKETS],
-    /// What all calls took together, in microseconds.
-    pub sum_us: u64,
-}
-
-impl Histogram {
-    /// Number of buckets.
-    pub const BUCKETS: usize = 26;
-
-    /// Most microseconds of a call in this bucket: a power of two, from 1 us to 16.8 s. `None` of
-    /// the last one.
-    #[must_use]
-    pub const fn bound_us(bucket: usize) -> Option<u64> {
-        if bucket + 1 < Self::BUCKETS { Some(1 << bucket) } else { None }
-    }
-
-    /// The bucket of a call that took so long.
-    #[must_use]
-    pub fn bucket_of(us: u64) -> usize {
-        let power = us.saturating_sub(1).checked_ilog2().map_or(0, |log| log as usize + 1);
-        power.min(Self::BUCKETS - 1)
-    }
-
-    /// Counts a call that took so many microseconds.
-    pub fn add(&mut self, us: u64) {
-        self.buckets[Self::bucket_of(us)] += 1;
-        self.sum_us += us;
-    }
-
-    /// Calls that were counted.
-    #[must_use]
-    pub fn count(&self) -> u64 {
-        self.buckets.iter().sum()
-    }
-}
-
 /// What the processes of this host have done together, since the host joined.
 #[derive(Debug)]
 pub struct HostFigures<'m, B: Backend> {
@@ -131,20 +89,12 @@ impl<'m, B: Backend> HostFigures<'m, B> {
     /// How long the calls of this kind took.
     #[must_use]
     pub fn latencies(&self, latency: Latency) -> Histogram {
-        let (words, first) = (self.member.figures(), latency.first_word());
-        let mut histogram =
-            Histogram { sum_us: words.counted(first + SUM), ..Histogram::default() };
-        for (bucket, count) in histogram.buckets.iter_mut().enumerate() {
-            *count = words.counted(first + bucket);
-        }
-        histogram
+        Histogram::counted(&self.member.figures(), latency.first_word())
     }
 
     /// Counts a call that took so many microseconds.
     pub fn took(&self, latency: Latency, us: u64) {
-        let (words, first) = (self.member.figures(), latency.first_word());
-        words.count(first + Histogram::bucket_of(us), 1);
-        words.count(first + SUM, us);
+        Histogram::count_in(&self.member.figures(), latency.first_word(), us);
     }
 
     pub(super) fn add(&self, counted: &mut Metrics) {
@@ -218,17 +168,5 @@ mod tests {
         let set: Vec<_> = set.map(|(index, _)| index).collect();
         assert_eq!(set, [0, 5, 9, 22, 41, 49, 54]);
         assert!(set.into_iter().all(|first| word_of(first).is_multiple_of(APART)));
-    }
-
-    #[test]
-    fn a_bucket_has_the_calls_up_to_its_power_of_two() {
-        for (us, bucket) in [(0, 0), (1, 0), (2, 1), (3, 2), (4, 2), (5, 3), (1 << 24, 24)] {
-            assert_eq!(Histogram::bucket_of(us), bucket, "{us}");
-            assert!(Histogram::bound_us(bucket).is_some_and(|most| us <= most));
-        }
-        for us in [(1 << 24) + 1, u64::MAX] {
-            assert_eq!(Histogram::bucket_of(us), Histogram::BUCKETS - 1);
-        }
-        assert_eq!(Histogram::bound_us(Histogram::BUCKETS - 1), None);
     }
 }

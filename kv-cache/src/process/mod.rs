@@ -22,6 +22,6 @@ pub(crate) use figures::count_moved;
 pub(crate) use orphan_watch::OrphanWatch;
 
 pub use cache::{AttachedCache, Cache, HeapUse, Occupancy, PrefetchCounts};
-pub use figures::{Histogram, HostFigures, Latency};
+pub use figures::{HostFigures, Latency};
 pub use metrics::Metrics;
 pub use state::ProcessState;

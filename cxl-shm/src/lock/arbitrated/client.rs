@@ -80,6 +80,10 @@ impl SharedTier for Acquire {
         Ok(Some(Held { lock, ticket, after_death }))
     }
 
+    fn was_behind(&self) -> bool {
+        false
+    }
+
     fn withdraw<B: Backend>(self, handle: &NodeHandle<B>, fabric: &B::Fabric) {
         crash::reach(CrashPoint::LockWithdrawing);
         end(handle, fabric, self.lock, self.ticket);

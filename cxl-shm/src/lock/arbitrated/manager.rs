@@ -35,6 +35,8 @@ pub enum ManagerState {
     Serving {
         /// Grants given in this round.
         granted: u32,
+        /// Those of them to a node that waited until another node released the lock.
+        handed_over: u32,
     },
     /// Another manager has claimed a newer term: this one has nothing more to say.
     Deposed {
@@ -178,7 +180,7 @@ impl Manager {
             Some(waiting_for) => ManagerState::Collecting { waiting_for },
             None => {
                 self.serving = true;
-                ManagerState::Serving { granted: self.serve(&held, handle, fabric) }
+                self.serve(&held, handle, fabric)
             }
         };
         // After the grants, as others wait for those: nobody waits for a node that has left.
@@ -192,12 +194,16 @@ impl Manager {
     }
 
     /// A round in haste of a manager that serves: only what brings on those who wait for a lock.
-    /// Returns the grants given.
+    /// Always [`ManagerState::Serving`].
     ///
     /// It does not look whether another manager has come, which a manager need not notice
     /// (LOCK-T5), nor who is there: a node that joins again is granted nothing before it has
     /// acknowledged, which a whole round sees.
-    pub(crate) fn hurry<B: Backend>(&mut self, handle: &NodeHandle<B>, fabric: &B::Fabric) -> u32 {
+    pub(crate) fn hurry<B: Backend>(
+        &mut self,
+        handle: &NodeHandle<B>,
+        fabric: &B::Fabric,
+    ) -> ManagerState {
         let held = self.refresh(Round::Hurried, handle.layout(), fabric);
         self.serve(&held, handle, fabric)
     }
@@ -303,16 +309,17 @@ impl Manager {
         batch.publish();
     }
 
-    /// Looks at the tickets that may have changed, then grants.
+    /// Looks at the tickets that may have changed, then grants. `held` is what others waited for
+    /// already.
     fn serve<B: Backend>(
         &mut self,
         held: &[(usize, u32)],
         handle: &NodeHandle<B>,
         fabric: &B::Fabric,
-    ) -> u32 {
+    ) -> ManagerState {
         // Under the bakery nobody asks for grants: requests are numbers, not tickets.
         if handle.lock_protocol() == LockProtocol::Bakery {
-            return 0;
+            return ManagerState::Serving { granted: 0, handed_over: 0 };
         }
         let layout = handle.layout();
         for (index, lock) in held {
@@ -327,7 +334,7 @@ impl Manager {
                 self.note(index, lock, layout, fabric);
             }
         }
-        self.grant(handle, fabric)
+        self.grant(held, handle, fabric)
     }
 
     /// Takes note of the requests that nodes tell of (LOCK-S1, LOCK-S3). Those that have to be read
@@ -427,8 +434,13 @@ impl Manager {
     }
 
     /// Grants every wanted lock that is free to the first who asked.
-    fn grant<B: Backend>(&mut self, handle: &NodeHandle<B>, fabric: &B::Fabric) -> u32 {
-        let mut count = 0;
+    fn grant<B: Backend>(
+        &mut self,
+        held: &[(usize, u32)],
+        handle: &NodeHandle<B>,
+        fabric: &B::Fabric,
+    ) -> ManagerState {
+        let (mut granted, mut handed_over) = (0, 0);
         let mut batch = PublishBatch::new(fabric);
         let wanted: Vec<u32> = self.wanted.iter().copied().collect();
         for lock in wanted {
@@ -448,21 +460,24 @@ impl Manager {
                 }
                 view.granted[slot] = ticket;
                 batch.word(handle.grant(node, LockId(lock)), grant_word(self.term, ticket, tells));
-                count += 1;
+                granted += 1;
+                let from_another =
+                    held.iter().any(|(index, its)| *its == lock && *index != node.index());
+                handed_over += u32::from(from_another);
                 break;
             }
             if queue.is_empty() {
                 self.wanted.remove(&lock);
             }
         }
-        if count > 0 {
+        if granted > 0 {
             crash::reach(CrashPoint::ManagerGranting);
         }
         batch.publish();
-        if count > 0 {
+        if granted > 0 {
             crash::reach(CrashPoint::ManagerGranted);
         }
-        count
+        ManagerState::Serving { granted, handed_over }
     }
 }
 

@@ -144,6 +144,35 @@ fn an_uncontended_acquire_is_one_publish_and_one_look_of_the_manager() {
     }
 }
 
+/// Locks that one round of the manager granted, and those that it handed over between nodes.
+fn granted(nodes: &mut Nodes) -> (u32, u32) {
+    let (handle, fabric) = nodes.at(NodeId(1));
+    match nodes.manager.as_mut().unwrap().poll(&handle, &fabric) {
+        ManagerState::Serving { granted, handed_over } => (granted, handed_over),
+        state => panic!("{state:?}"),
+    }
+}
+
+#[test]
+fn a_lock_is_handed_over_when_a_node_waited_for_another() {
+    let mut nodes = Nodes::joined();
+    let (handle, fabric) = nodes.at(NodeId(0));
+    let (second_handle, second_fabric) = nodes.at(NodeId(1));
+    for waits in [true, false, true] {
+        let mut first = Acquire::begin(&handle, &fabric, FIRST);
+        assert_eq!(granted(&mut nodes), (1, 0), "nobody had it");
+        let held = first.poll(&handle, &fabric).unwrap().unwrap();
+        let begin = || Acquire::begin(&second_handle, &second_fabric, FIRST);
+        let waiting = waits.then(begin);
+        assert_eq!(granted(&mut nodes), (0, 0), "it is held");
+        Acquire::release(held, &handle, &fabric);
+        let mut second = waiting.unwrap_or_else(begin);
+        assert_eq!(granted(&mut nodes), (1, u32::from(waits)));
+        let held = second.poll(&second_handle, &second_fabric).unwrap().unwrap();
+        Acquire::release(held, &second_handle, &second_fabric);
+    }
+}
+
 #[test]
 fn a_request_with_a_large_tally_is_read() {
     let mut nodes = Nodes::joined();

@@ -120,6 +120,10 @@ impl SharedTier for Acquire {
         }
     }
 
+    fn was_behind(&self) -> bool {
+        matches!(self.stage, Stage::Waiting { numbered, .. } if numbered != NodeSet(0))
+    }
+
     fn withdraw<B: Backend>(self, handle: &NodeHandle<B>, fabric: &B::Fabric) {
         crash::reach(CrashPoint::LockWithdrawing);
         end(handle, fabric, self.lock);

@@ -3,6 +3,7 @@
 
 mod dead_holders;
 mod dead_waiters;
+mod figures;
 mod lost_while_flushing;
 mod silence;
 
@@ -16,7 +17,7 @@ use crate::layout::{Geometry, LockProtocol};
 use crate::node::Member;
 use crate::units::LockId;
 use crate::verify::SimulatedBackend;
-use crate::verify::fixture::{Died, SmallRegion};
+use crate::verify::fixture::{Died, HandClock, SmallRegion};
 use crate::verify::simulated::SimulatedRack;
 
 /// The number of the agent of host 0.

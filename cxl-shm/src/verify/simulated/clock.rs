@@ -22,6 +22,10 @@ impl Clock for SimulatedClock {
         machine.unwrap_or_else(|| self.rack.lock()).clock_ms(self.host)
     }
 
+    fn figure_us(&self) -> u64 {
+        self.rack.lock().clock_ms(self.host).saturating_mul(1000)
+    }
+
     fn pause(&self, tries: u32) {
         // Sooner longer than the system's clock: waiting threads take no steps from working ones,
         // and time that everybody waits through costs nothing.
