@@ -251,6 +251,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut group = criterion.benchmark_group("prefix_index");
     group.sample_size(20).measurement_time(Duration::from_millis(500));
     group.bench_function("lookup_256", |bencher| bencher.iter(|| caches[1].lookup(&keys)));
+    // The difference is what a call pays to count the lines that it moved.
+    group.bench_function("line", |bencher| bencher.iter(|| rack.refresh_line()));
+    group.bench_function("line, counted", |bencher| {
+        bencher.iter(|| {
+            rack.refresh_line();
+            rack.members[0].count_moved_lines();
+        });
+    });
     group.finish();
     criterion.final_summary();
     // Under `cargo test` everything has now run once, which is all that is wanted.

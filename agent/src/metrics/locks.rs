@@ -44,6 +44,7 @@ pub(super) fn families(seen: &HostSeen) -> [Family; 4] {
 
 #[cfg(test)]
 mod tests {
+    use cxl_shm::fabric::MovedLines;
     use cxl_shm::host::LockFigures;
     use kv_cache::{Histogram, Latency, Metrics, Occupancy};
 
@@ -61,6 +62,7 @@ mod tests {
             sums: Metrics::default(),
             latencies: [Histogram::default(); Latency::ALL.len()],
             locks,
+            moved: MovedLines::default(),
             seen_ms: 0,
         };
         let [took, waits, handovers, timeouts] = families(&seen);

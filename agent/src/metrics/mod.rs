@@ -3,12 +3,14 @@
 
 mod drives;
 mod host;
+mod lines;
 mod locks;
 mod tiers;
 
 use std::sync::{Mutex, PoisonError};
 
 use cxl_shm::clock::{Clock, SystemClock};
+use cxl_shm::fabric::MovedLines;
 use cxl_shm::host::{LockFigures, LockKind};
 use kv_cache::{Histogram, Latency, Metrics, Occupancy};
 use kv_drive::store::Store;
@@ -25,6 +27,7 @@ pub(crate) struct HostSeen {
     sums: Metrics,
     latencies: [Histogram; Latency::ALL.len()],
     locks: [LockFigures; LockKind::ALL.len()],
+    moved: MovedLines,
     seen_ms: u64,
 }
 
@@ -48,6 +51,7 @@ impl LastSeen {
             sums: figures.metrics(),
             latencies: Latency::ALL.map(|latency| figures.latencies(latency)),
             locks: LockKind::ALL.map(|kind| cache.member().lock_figures(kind)),
+            moved: cache.member().moved_lines(),
             seen_ms: self.clock.now_ms(),
         };
         *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(seen);
@@ -72,6 +76,7 @@ pub(crate) fn families(
     let mut families = tiers::families(seen.as_ref(), figures, store);
     families.extend(seen.iter().flat_map(host::families));
     families.extend(seen.iter().flat_map(locks::families));
+    families.extend(seen.iter().flat_map(lines::families));
     families.extend(drives::families(figures, store));
     families
 }

@@ -197,6 +197,11 @@ fn blocks_are_conserved_in_every_tier() {
     assert_eq!(now.total("tier_prefetched_blocks_total"), 8);
     assert_eq!(now.total("spill_cold_decoded_bytes_total"), 8 * BLOCK_BYTES as u64);
 
+    let lock = |lock| now.value("rackline_lock_wait_seconds", &[("lock", lock)]);
+    assert!(lock("chunk_table") > 0 && lock("heap") >= lock("chunk_table"));
+    let flushed = |now: &Shown, why| now.value("rackline_flushed_lines_total", &[("why", why)]);
+    let (payload_lines, refreshed) = (BLOCK_BYTES as u64 / 64, flushed(&now, "refresh"));
+    assert!(flushed(&now, "publish") > 8, "each descriptor");
     assert!(fetch(&on_a, 4).is_some());
     let restored: Vec<_> =
         on_a.cache().lookup(&keys[..2]).blocks().iter().map(|it| it.handle).collect();
@@ -205,6 +210,7 @@ fn blocks_are_conserved_in_every_tier() {
         now.total("rackline_retired_blocks_total") == 2
             && now.way("tier_promotions_total", "G3", "G2") == 1
     });
+    assert!(flushed(&before, "refresh") >= refreshed + payload_lines, "it was fetched");
 
     let mut next = 5000;
     wait_until("blocks leave the drive", || {

@@ -15,7 +15,7 @@ use memmap2::{MmapOptions, MmapRaw};
 
 use super::faults::{NEVER, RegionGuard, TierGuard, TierPlace};
 use super::flush::{FlushError, FlushKind, MemoryFenceKind, ReadBack};
-use super::{Fabric, HostMemory, LineWords, sigbus};
+use super::{Fabric, HostMemory, LineWords, MovedLines, moved_lines, sigbus};
 use crate::units::{Extent, LINE_BYTES, LineOffset, LineRange, WORD_BYTES, WordOffset};
 
 #[cfg(target_arch = "aarch64")]
@@ -389,10 +389,12 @@ impl Fabric for MappedFabric {
 
     fn write_back(&self, lines: LineRange) {
         self.flush(lines);
+        moved_lines::note(|moved| moved.written_back += lines.lines());
     }
 
     fn invalidate(&self, lines: LineRange) {
         self.flush(lines);
+        moved_lines::note(|moved| moved.dropped += lines.lines());
     }
 
     fn fence(&self) {
@@ -415,6 +417,11 @@ impl Fabric for MappedFabric {
         }
         #[cfg(target_arch = "aarch64")]
         cpu::fence();
+        moved_lines::note(|moved| moved.read_back += lines.lines());
+    }
+
+    fn take_moved(&self) -> MovedLines {
+        moved_lines::take()
     }
 }
 

@@ -40,6 +40,7 @@ mod flush_x86_64;
 mod host_memory;
 mod line;
 mod mapped;
+mod moved_lines;
 mod parts;
 mod publish_batch;
 mod sigbus;
@@ -52,6 +53,7 @@ pub(crate) use line::seal;
 pub(crate) use line::unseal;
 pub use line::{LineError, OwnedArea, OwnedLine, OwnedWord, PeerArea, PeerLine, PeerWord, Record};
 pub use mapped::{MapError, MappedFabric, MappedHostMemory, Mapping};
+pub use moved_lines::MovedLines;
 #[doc(hidden)]
 pub use parts::PART_LINES;
 pub(crate) use parts::publish_in_parts;
@@ -134,6 +136,12 @@ pub trait Fabric: fmt::Debug {
     /// Starts loading a line that this host alone writes (MEM-M1) into its caches, ahead of the next
     /// read or write of the line. Never for a line of another host: it would become stale there.
     fn prefetch_owned(&self, _: LineOffset) {}
+
+    /// The lines that this thread has moved since the last call, in all memories that count. None
+    /// where the memory does not count, as a simulated one.
+    fn take_moved(&self) -> MovedLines {
+        MovedLines::default()
+    }
 
     /// Whether this process is cut off from the memory: an access to metadata failed, and no store of
     /// the process reaches anybody since (FAULT-F4). Nothing that it reads counts.

@@ -16,8 +16,8 @@
 //! ...     silence of the lock manager: {1 + term, heartbeat} for which it was found
 //! ...     chunks that programs of this host may have written: a bit each, or for several
 //! ...     heap of objects: heads of lists, frees in progress
-//! ...     figures that people read: what the processes of the host have done together, then how they
-//!         came to locks
+//! ...     figures that people read: what the processes of the host have done together, how they came
+//!         to locks, and how many lines they moved
 //! ...     words of the layer above
 //! ```
 //!
@@ -71,7 +71,9 @@ pub const OBJECT_WORDS: usize = 192;
 /// Words of figures, whatever the region. The layer above gives them their meaning.
 pub const FIGURE_WORDS: usize = 640;
 /// Words of figures of locks, whatever the region.
-pub(super) const LOCK_FIGURE_WORDS: usize = 384;
+pub(super) const LOCK_FIGURE_WORDS: usize = 368;
+/// Words of the lines that were moved, whatever the region.
+const MOVED_WORDS: usize = 16;
 /// Words of the map of chunks that may have been written.
 const WRITTEN_WORDS: usize = 127;
 
@@ -439,6 +441,11 @@ impl<H: HostMemory> HostTier<H> {
         LockCounters::of(ApplicationWords { memory: &self.memory, first }, kind)
     }
 
+    /// The words of the lines that the processes of the host have moved.
+    pub(crate) fn moved_lines(&self) -> ApplicationWords<'_, H> {
+        ApplicationWords { memory: &self.memory, first: moved_at(self.locks) }
+    }
+
     /// The words of the layer above.
     pub(crate) fn application(&self) -> ApplicationWords<'_, H> {
         ApplicationWords { memory: &self.memory, first: application_at(self.locks) }
@@ -516,8 +523,12 @@ fn lock_figures_at(locks: u32) -> usize {
     figures_at(locks) + FIGURE_WORDS
 }
 
-fn application_at(locks: u32) -> usize {
+fn moved_at(locks: u32) -> usize {
     lock_figures_at(locks) + LOCK_FIGURE_WORDS
+}
+
+fn application_at(locks: u32) -> usize {
+    moved_at(locks) + MOVED_WORDS
 }
 
 /// The host-tier words that belong to the layer above: zero when the host joins, shared by its
@@ -607,14 +618,14 @@ mod tests {
             &[REQUESTS, TICKETS, OWN_LOCKS_AT, OWNERS_AT],
             &[processes_at(9), waits_at(9), host_waits_at(9), lock_states_at(9), confirmed_at(9)],
             &[silence_at(9), written_at(9), heap_at(9)],
-            &[figures_at(9), lock_figures_at(9), application_at(9)],
+            &[figures_at(9), lock_figures_at(9), moved_at(9), application_at(9)],
         ];
         let expected = [
             [1, 3, 4, 5, 6, 7, 8].as_slice(),
             &[16, 32, 48, 160],
             &[176, 688, 944, 1200, 1209],
             &[1241, 1242, 1376],
-            &[1568, 2208, 2592],
+            &[1568, 2208, 2576, 2592],
         ];
         assert_eq!(sections, expected);
     }

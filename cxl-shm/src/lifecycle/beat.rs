@@ -60,6 +60,7 @@ impl<B: Backend> Member<B> {
             self.forget_unnamed();
         }
         self.resign_unless_managed();
+        self.count_moved_lines();
         true
     }
 

@@ -119,6 +119,7 @@ impl<'m, B: Backend> Manage<'m, B> {
         if matches!(state, ManagerState::Deposed { .. }) {
             self.manager = None;
         }
+        self.member.count_moved_lines();
         Some(state)
     }
 

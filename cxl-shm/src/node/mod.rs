@@ -12,6 +12,7 @@ mod handle;
 mod heartbeat;
 mod marks;
 mod member;
+mod moved_lines;
 mod places;
 mod slot;
 mod slot_watch;

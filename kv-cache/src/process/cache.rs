@@ -179,8 +179,9 @@ impl<'m, B: Backend> Cache<'m, B> {
         self.host_figures().took(latency, clock.now_us().saturating_sub(began_us));
     }
 
-    /// Counts for this process, and for its host.
+    /// Counts for this process, and for its host: with the lines that this thread has moved.
     pub(crate) fn count(&self, count: impl FnOnce(&mut Metrics)) {
+        self.member.count_moved_lines();
         let mut counted = Metrics::default();
         count(&mut counted);
         self.host_figures().add(&mut counted);
