@@ -171,6 +171,9 @@ fn requests_of_a_killed_node_are_answered_by_others() {
     let report = json(&[&[path][..], &workers, &size].concat());
     let measured = &report["measured"];
     assert_eq!(measured["requests"], 12);
+    let late = [&size[..5], &["1", "--kill-at-s", "5000"]].concat();
+    let late = error(&[&[path][..], &workers, &late].concat());
+    assert!(late.contains("give a smaller --kill-at-s"), "{late}");
     assert!(measured["restarted"].as_u64().unwrap() > 0, "{measured:#}");
     for served in measured["served"].as_array().unwrap() {
         assert!(served["latency_ns"].as_u64() >= served["ttft_ns"].as_u64(), "{served}");

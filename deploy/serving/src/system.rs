@@ -1,14 +1,15 @@
 //! Systems that serve with prefill and decode apart: what each keeps, and over which link KV moves.
 //!
-//! - **RACK-S1** *rackline*: prompts are written to the shared memory and read from it, each host over
-//!   its link to the device. What is there is found by all hosts.
+//! - **RACK-S1** *rackline*: whole blocks are written to the shared memory and read from it, each host
+//!   over its link to the device. What is there is found by all hosts. Tokens behind the last whole block
+//!   are computed by the decode worker, as with *store* (RACK-R4); other systems send them.
 //! - **RACK-S2** *direct* has no cache. The decode worker pulls the KV of the whole prompt from the GPU
 //!   of the prefill worker over the network, as with NIXL.
 //! - **RACK-S3** *host-cache* is *direct* with a cache in the memory of each prefill host, as LMCache has:
 //!   the prefill worker reads what its own host has, and the whole prompt is still sent.
 //! - **RACK-S4** *store* keeps blocks in the memory of all hosts, each block on the host that its number
 //!   says, behind a metadata server that is asked before each read and before and after each write, as
-//!   Mooncake's store has. Blocks of other hosts pass the network.
+//!   Mooncake's store has. Blocks of other hosts pass the network. Each host has its part of the room.
 //! - **RACK-S5** A transfer between two hosts takes the network's link of both for its time. Blocks that
 //!   are on the reading host take the host's own link.
 //! - **RACK-S6** A prefill worker computes nothing while it reads or writes. For *direct* and *host-cache*

@@ -39,6 +39,8 @@ struct Open {
     at: Option<Who>,
     /// Its prefill worker.
     prefill: u16,
+    /// Whether that worker holds its blocks, as far as this process knows.
+    is_held: bool,
     /// When its blocks were in the pool.
     computed_ns: u64,
     /// When its first token came.
@@ -94,6 +96,13 @@ pub(super) fn serve(
     };
     while run.answered < requests.len() {
         run.step()?;
+    }
+    if let Some(kill) = run.kill {
+        bail!(
+            "all requests were answered before node {} was to be killed: give a smaller --kill-at-s, or more \
+             --requests",
+            kill.node
+        );
     }
     Ok(run.outcome)
 }
@@ -174,6 +183,8 @@ impl Run<'_> {
         let had: Vec<usize> =
             open.filter(|(_, open)| open.at == Some(who)).map(|(request, _)| request).collect();
         for request in &had {
+            // The next prefill worker may be another one.
+            self.release(*request)?;
             self.open[*request].at = None;
             self.outcome.served[*request].restarts += 1;
         }
@@ -185,6 +196,16 @@ impl Run<'_> {
             Role::Decode => self.scheduler.lost_decode(who.worker, &had),
         };
         self.carry_out(actions)
+    }
+
+    /// The blocks of a request need not be held any more.
+    fn release(&mut self, request: usize) -> Result<()> {
+        let open = &mut self.open[request];
+        if !std::mem::take(&mut open.is_held) {
+            return Ok(());
+        }
+        let prefill = Who { role: Role::Prefill, worker: open.prefill };
+        self.fleet.give(prefill, &Task::Release { request })
     }
 
     fn heard(&mut self, who: Who, event: Event) -> Result<()> {
@@ -201,7 +222,7 @@ impl Run<'_> {
                 served.published = done.published;
                 served.refused = done.refused;
                 let open = &mut self.open[done.request];
-                (open.computed_ns, open.at) = (now_ns, None);
+                (open.computed_ns, open.at, open.is_held) = (now_ns, None, true);
                 self.outcome.late.add(done.late);
                 self.outcome.not_held += done.not_held;
                 self.outcome.why_refused = self.outcome.why_refused.take().or(done.why_refused);
@@ -215,8 +236,7 @@ impl Run<'_> {
                 served.times.decode_compute_ns = done.compute_ns;
                 served.lost = done.lost;
                 self.outcome.late.add(done.late);
-                let prefill = Who { role: Role::Prefill, worker: self.open[done.request].prefill };
-                self.fleet.give(prefill, &Task::Release { request: done.request })
+                self.release(done.request)
             }
             Event::FirstToken { request, waited_ns } => {
                 let served = self.served(request)?;
