@@ -84,6 +84,7 @@ fn real_bytes_and_virtual_time_find_the_same_blocks() {
         let all: u64 = stages.iter().chain(&later).map(|name| time(name)).sum();
         // Nothing is counted twice: the rest are messages.
         assert!(all <= time("ttft_ns") && time("ttft_ns") <= time("latency_ns"), "{served}");
+        assert!(time("cpu_ns") > 0, "{served}");
         assert!(time("compute_ns") > 0 && time("first_token_ns") > 0, "{served}");
     }
     let drawn = std::fs::read_to_string(picture).unwrap();

@@ -74,6 +74,8 @@ pub struct Served {
     pub refused: u64,
     /// Those that the decode worker did not find, and computed.
     pub lost: u64,
+    /// Processor time of the calls of the pool for it, by the threads that called; 0 in virtual time.
+    pub cpu_ns: u64,
     /// How often it began again, because a worker died. The stages are those of the last time; the queue
     /// counts from the arrival.
     pub restarts: u64,

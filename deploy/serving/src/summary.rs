@@ -66,6 +66,8 @@ pub struct Summary {
     pub refused: u64,
     /// Those that decode workers did not find, and computed.
     pub lost: u64,
+    /// Processor time of the calls of the pool, the mean of a request; 0 in virtual time.
+    pub cpu_ms: f64,
     /// Requests that began again, because a worker died.
     pub restarted: u64,
     /// The mean of each stage up to the first token, in milliseconds, in order.
@@ -99,6 +101,7 @@ impl Summary {
             published: sum(|it| it.published),
             refused: sum(|it| it.refused),
             lost: sum(|it| it.lost),
+            cpu_ms: ns(sum(|it| it.cpu_ns)) / requests as f64 / 1e6,
             restarted: served.iter().filter(|it| it.restarts > 0).count() as u64,
             stages_ms: stages_ms.to_vec(),
         })

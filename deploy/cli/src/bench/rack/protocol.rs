@@ -71,6 +71,8 @@ pub(super) struct Prefilled {
     pub(super) not_held: u64,
     /// Why the first of them was refused.
     pub(super) why_refused: Option<String>,
+    /// Processor time of its calls of the pool, of this machine.
+    pub(super) cpu_ns: u64,
     /// What the machine did not do in time.
     pub(super) late: Late,
 }
@@ -86,6 +88,8 @@ pub(super) struct Fetched {
     pub(super) compute_ns: u64,
     /// Blocks that it did not find.
     pub(super) lost: u64,
+    /// Processor time of its calls of the pool, of this machine.
+    pub(super) cpu_ns: u64,
     /// What the machine did not do in time.
     pub(super) late: Late,
 }

@@ -87,7 +87,7 @@ impl Report {
         self.conditions.print();
         self.print_table();
         for (part, name) in self.parts() {
-            part.print(name);
+            part.print(name, self.conditions.block_bytes);
         }
         Ok(())
     }
@@ -187,12 +187,25 @@ impl Conditions {
 }
 
 impl Part {
-    fn print(&self, name: &str) {
-        let Summary { requests, blocks, hits, published, refused, lost, .. } = self.summary;
+    #[expect(clippy::cast_precision_loss, reason = "figures for people")]
+    fn print(&self, name: &str, block_bytes: u64) {
+        let Summary { requests, blocks, hits, published, refused, lost, cpu_ms, .. } = self.summary;
         say!(
             "{name}: {requests} answered; of {blocks} blocks {hits} were found, {published} written, \
              {refused} refused, {lost} not found by decode workers"
         );
+        if cpu_ms > 0.0 {
+            // Decode workers read what is not lost.
+            let read = (hits + blocks - lost) as f64 / requests as f64;
+            let written = published as f64 / requests as f64;
+            let mib = |blocks: f64| blocks * block_bytes as f64 / f64::from(1 << 20);
+            say!(
+                "  a request: {read:.1} blocks ({:.2} MiB) read and {written:.1} ({:.2} MiB) written here, with \
+                 {cpu_ms:.2} ms of processor time in calls of the pool",
+                mib(read),
+                mib(written)
+            );
+        }
         if self.summary.restarted > 0 {
             say!(
                 "  {} began again because a worker died; their stages are those of the last time",

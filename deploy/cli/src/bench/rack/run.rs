@@ -221,6 +221,7 @@ impl Run<'_> {
                 served.hits = done.hits;
                 served.published = done.published;
                 served.refused = done.refused;
+                served.cpu_ns += done.cpu_ns;
                 let open = &mut self.open[done.request];
                 (open.computed_ns, open.at, open.is_held) = (now_ns, None, true);
                 self.outcome.late.add(done.late);
@@ -235,6 +236,7 @@ impl Run<'_> {
                 served.times.decode_read_ns = done.read_ns;
                 served.times.decode_compute_ns = done.compute_ns;
                 served.lost = done.lost;
+                served.cpu_ns += done.cpu_ns;
                 self.outcome.late.add(done.late);
                 self.release(done.request)
             }

@@ -12,6 +12,13 @@ pub(super) fn machine_ns() -> u64 {
     part(now.tv_sec) * NS_PER_S + part(now.tv_nsec)
 }
 
+/// Nanoseconds that this thread has used a processor.
+pub(super) fn thread_cpu_ns() -> u64 {
+    let used = clock_gettime(ClockId::ThreadCPUTime);
+    let part = |number: i64| u64::try_from(number).unwrap_or(0);
+    part(used.tv_sec) * NS_PER_S + part(used.tv_nsec)
+}
+
 /// Sleeps until the machine's clock says so.
 pub(super) fn sleep_until(machine_ns: u64) {
     let part = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);

@@ -60,6 +60,7 @@ fn read(
     worker.session.release(found);
     done.lost = (hashes.len() - valid) as u64;
     done.read_ns = worker.lap(&mut since_ns);
+    done.cpu_ns = worker.cpu_ns.take();
     let tokens = worker.tokens_of(prompt, valid);
     // The last token is computed by the iteration.
     if tokens + 1 < prompt.tokens {

@@ -5,6 +5,7 @@ mod decode;
 mod link;
 mod prefill;
 
+use std::cell::Cell;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ use rackline_serving::{Device, Profile};
 
 use self::link::Link;
 use super::protocol::{Event, Late, Prompt};
-use super::time::{Speed, machine_ns};
+use super::time::{Speed, machine_ns, thread_cpu_ns};
 use crate::rack::{block_bytes, say};
 
 /// A worker of `rackline bench rack`. Started by it; takes tasks on its standard input.
@@ -112,6 +113,7 @@ pub(crate) fn run_worker(options: &WorkerOptions) -> Result<()> {
         profile: Profile::read(&options.profile)?,
         block_bytes: usize::try_from(block_bytes)?,
         block_tokens: options.block_tokens,
+        cpu_ns: Cell::new(0),
     };
     say(&Event::Ready)?;
     match options.role {
@@ -131,13 +133,23 @@ struct Worker<'p> {
     profile: Profile,
     block_bytes: usize,
     block_tokens: u64,
+    /// Processor time of the pool's calls, since it was reported last.
+    cpu_ns: Cell<u64>,
 }
 
 impl Worker<'_> {
+    /// Calls the pool.
+    fn call<T>(&self, call: impl FnOnce() -> T) -> T {
+        let before_ns = thread_cpu_ns();
+        let answer = call();
+        self.cpu_ns.update(|cpu_ns| cpu_ns + thread_cpu_ns() - before_ns);
+        answer
+    }
+
     /// Looks a prompt up, and holds what is found.
     fn look_up(&self, prompt: &Prompt) -> Result<(Vec<BlockHash>, HoldReport)> {
         let hashes: Vec<_> = prompt.blocks.iter().map(|it| block_bytes::hash(*it)).collect();
-        let found = self.session.lookup_and_hold(&hashes)?;
+        let found = self.call(|| self.session.lookup_and_hold(&hashes))?;
         if let Some(stop) = found.stop() {
             tracing::warn!(reason = stop.label(), "a block was found and not held: {stop}");
         }
@@ -152,7 +164,7 @@ impl Worker<'_> {
         let parts = buffer.chunks_exact_mut(self.block_bytes).take(found.len());
         let parts = parts.map(|part| vec![part]).collect();
         let bytes = (found.len() * self.block_bytes) as u64;
-        let fetch = || Ok(self.session.fetch(found, parts)?);
+        let fetch = || Ok(self.call(|| self.session.fetch(found, parts))?);
         let report = self.link.pass(bytes, late, fetch)?;
         if let Some(stop) = report.stop() {
             tracing::warn!(reason = stop.label(), "a block was not read: {stop}");

@@ -53,13 +53,17 @@ fn prefill(worker: &Worker<'_>, prompt: &Prompt) -> Result<(Prefilled, HoldRepor
     let kept = hashes.len() as u64 - done.refused;
     done.not_held = kept.saturating_sub(hold.blocks().len() as u64);
     done.write_ns = worker.lap(&mut since_ns);
+    done.cpu_ns = worker.cpu_ns.take();
     Ok((done, hold))
 }
 
 /// Holds what the pool has of a prompt.
 fn hold(worker: &Worker<'_>, hashes: &[BlockHash]) -> Result<HoldReport> {
-    let found = worker.session.lookup(hashes)?;
-    Ok(worker.session.hold(found.blocks())?)
+    let hold = || {
+        let found = worker.session.lookup(hashes)?;
+        worker.session.hold(found.blocks())
+    };
+    Ok(worker.call(hold)?)
 }
 
 /// Takes as long as computing does. Meanwhile what was read is checked, and the rest is made.
@@ -107,7 +111,7 @@ fn write(
     let bytes = (blocks.len() * worker.block_bytes) as u64;
     let has_room = has_free_chunk(&worker.pool.cache());
     let session = if has_room { &worker.session } else { &worker.once_full };
-    let publish = || Ok(session.publish(&blocks)?);
+    let publish = || Ok(worker.call(|| session.publish(&blocks))?);
     let report = worker.link.pass(bytes, &mut done.late, publish)?;
     done.published = report.published() as u64;
     done.refused = (blocks.len() - report.available()) as u64;
