@@ -67,6 +67,9 @@ pub use records::{
 };
 pub use region_kind::RegionKind;
 pub use root_records::{ROOT_NAME_BYTES_MAX, RootHead, RootName, RootState, root_name_hash};
+#[cfg(feature = "sim")]
+#[doc(hidden)]
+pub use superblock::pretend_format_version;
 pub use superblock::{
     FORMAT_VERSION, FormatError, LockProtocol, Superblock, SuperblockError, format_superblock,
     format_superblock_without, read_superblock, replace_profile,

@@ -579,6 +579,13 @@ pub fn format_superblock_without<F: Fabric>(
     Ok(layout)
 }
 
+/// Makes a region look as one of another format version, for tests of programs that refuse it.
+#[cfg(feature = "sim")]
+#[doc(hidden)]
+pub fn pretend_format_version(fabric: &impl Fabric, version: u32) {
+    OwnedLine::new(line(SELECTOR_AT)).publish(fabric, &Selector::new(version));
+}
+
 fn clear<F: Fabric>(fabric: &F, lines: LineRange) {
     for line in lines.iter() {
         fabric.write_line(line, &[0; 8]);
