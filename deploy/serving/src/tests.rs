@@ -277,6 +277,10 @@ fn rates_and_lengths_are_those_that_were_asked_for() {
     let partial = "{\"input_length\":25,\"hash_ids\":[1,2,3]}";
     let request = Workload::of(&trace(partial), 10, 9, None).unwrap().requests.remove(0);
     assert_eq!((request.prompt_tokens, request.blocks.len()), (25, 2));
+    // The last block is full, and left out.
+    let short = "{\"input_length\":30,\"hash_ids\":[1,2]}";
+    let request = Workload::of(&trace(short), 10, 9, None).unwrap().requests.remove(0);
+    assert_eq!((request.prompt_tokens, request.blocks.len()), (30, 2));
 }
 
 #[test]
