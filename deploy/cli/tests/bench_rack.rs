@@ -182,6 +182,33 @@ fn requests_of_a_killed_node_are_answered_by_others() {
     }
 }
 
+#[test]
+fn what_left_the_pool_comes_back_from_drives() {
+    let folder = tempfile::tempdir().unwrap();
+    let drive = format!("{}:256MiB", folder.path().display());
+    // Twelve prompts of 40 blocks, each asked twice, and room for fewer.
+    let mut lines = String::new();
+    for number in (0..12).chain(0..12) {
+        let ids: Vec<_> = (40 * number..40 * number + 40).map(|id| id.to_string()).collect();
+        let line = format!(
+            "{{\"input_length\":2560,\"output_length\":2,\"hash_ids\":[{}]}}\n",
+            ids.join(",")
+        );
+        lines.push_str(&line);
+    }
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), lines).unwrap();
+    let path = file.path().to_str().unwrap();
+    let room =
+        ["--capacity-blocks", "250", "--block-bytes", "64KiB", "--speed", "4", "--rate", "1"];
+    let report = json(&[&[path][..], &room, &["--drive", &drive]].concat());
+    let measured = &report["measured"];
+    assert!(measured["from_drives"].as_u64().unwrap() > 0, "{measured:#}");
+    assert!(measured["hits"].as_u64().unwrap() > 0, "{measured:#}");
+    // The drives were there for the time of the run.
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
 /// A bench whose lock manager is gone measures nothing that a user would see.
 #[test]
 fn without_its_lock_manager_it_fails() {

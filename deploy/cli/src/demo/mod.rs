@@ -1,6 +1,5 @@
 //! `rackline demo`: the main job on a real model, on one machine.
 
-mod drives;
 mod offload;
 mod proof;
 mod protocol;
@@ -21,7 +20,6 @@ use cxl_shm::region::free_bytes;
 use demo::workload::{self, Document, Plan, Size};
 use demo::{Gguf, ModelConfig, Tokenizer, model_file};
 
-use self::drives::Drives;
 use self::offload::Ask;
 use self::rack::{At, Role, start_worker, wait_ready};
 use self::report::{AgentsKilled, Report};
@@ -29,7 +27,7 @@ use self::serve::{Fleet, Service};
 use crate::agent::Drive;
 use crate::format::{self, Descriptors, Plan as FormatPlan};
 use crate::output::{progress_bar, say};
-use crate::rack::{Interrupt, LockManager, OwnRegion};
+use crate::rack::{Drives, Interrupt, LockManager, OwnRegion, bytes_of};
 
 /// Serve conversations with a small model through a pool, and prove the answers.
 ///
@@ -105,7 +103,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let region = make_region(options, plan.dialogues.len(), block_bytes, &interrupt, &say)?;
     let lock_manager = LockManager::start(&region.region, &region.layout, 0, &interrupt)?;
     let drives = options.drive.as_ref();
-    let drives = drives.map(|drive| Drives::start(&region, NODES, drive, &interrupt));
+    let drives =
+        drives.map(|drive| Drives::start(&region, NODES, "rackline-demo", drive, true, &interrupt));
     let mut drives = drives.transpose()?;
     let mut fleet = start_fleet(&region, drives.is_some(), &model, &interrupt)?;
     say(format!("rack: lock manager (pid {}), {}", lock_manager.pid(), fleet.in_words()));
@@ -255,7 +254,7 @@ fn make_region(
         drives: match &options.drive {
             None => format::Drives::Nowhere,
             Some(drive) => {
-                let drive_bytes = Some(drives::bytes_of(drive) / u64::from(NODES));
+                let drive_bytes = Some(bytes_of(drive) / u64::from(NODES));
                 format::Drives::Of { drive_bytes, block_bytes }
             }
         },

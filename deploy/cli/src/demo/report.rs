@@ -3,10 +3,10 @@
 use bytesize::ByteSize;
 use serde::Serialize;
 
-use super::drives::Restart;
 use super::offload::OffloadReport;
 use super::serve::Served;
 use crate::output::say;
+use crate::rack::Restart;
 
 /// The figures of a whole run.
 #[derive(Clone, Debug, Serialize)]

@@ -30,11 +30,13 @@ impl DriveAgent {
         Ok(Self { process })
     }
 
+    #[cfg(feature = "demo")]
     pub(crate) fn pid(&self) -> u32 {
         self.process.pid()
     }
 
     /// Kills it as `kill -9` does, and waits for its end.
+    #[cfg(feature = "demo")]
     pub(crate) fn kill(mut self) -> Result<()> {
         self.process.kill();
         self.process.wait()?;

@@ -2,8 +2,8 @@
 //! this machine. Whatever is made here is gone when it is dropped.
 
 pub(crate) mod block_bytes;
-#[cfg(feature = "demo")]
 mod drive_agent;
+mod drives;
 mod free_chunk;
 mod interrupt;
 mod lock_manager;
@@ -13,8 +13,10 @@ mod sizes;
 mod tasks;
 mod worker;
 
+use drive_agent::DriveAgent;
 #[cfg(feature = "demo")]
-pub(crate) use drive_agent::DriveAgent;
+pub(crate) use drives::Restart;
+pub(crate) use drives::{Drives, bytes_of};
 pub(crate) use free_chunk::has_free_chunk;
 pub(crate) use interrupt::Interrupt;
 pub(crate) use lock_manager::LockManager;

@@ -27,6 +27,8 @@ pub(crate) struct Sizes {
     pub(crate) shape: PoolShape,
     pub(crate) block_bytes: u64,
     chunk_bytes: u64,
+    /// What the drives of one node may take, where there are some.
+    drive_bytes: Option<u64>,
 }
 
 impl Sizes {
@@ -58,7 +60,12 @@ impl Sizes {
         let chunk_blocks = NonZeroU32::new(u32::try_from(chunk_blocks)?).unwrap_or(NonZeroU32::MIN);
         let chunks = u32::try_from(chunks)?;
         let shape = PoolShape { nodes, workers_per_node, chunks, chunk_blocks };
-        Ok(Self { shape, block_bytes, chunk_bytes })
+        Ok(Self { shape, block_bytes, chunk_bytes, drive_bytes: None })
+    }
+
+    /// The same with drives behind it, which may take so many bytes on each node.
+    pub(crate) fn with_drives(self, drive_bytes: Option<u64>) -> Self {
+        Self { drive_bytes, ..self }
     }
 
     /// Makes the pool in a file in memory, which has the name of the command in its name.
@@ -94,7 +101,12 @@ impl Sizes {
             lock_protocol: LockProtocol::Arbitrated,
             chunk_bytes: self.chunk_bytes,
             descriptors: Descriptors::Exactly(cache),
-            drives: Drives::Nowhere,
+            drives: match self.drive_bytes {
+                None => Drives::Nowhere,
+                Some(bytes) => {
+                    Drives::Of { drive_bytes: Some(bytes), block_bytes: self.block_bytes }
+                }
+            },
         };
         let chunks_in = |bytes| -> Result<u64> {
             let geometry = format::superblock(&plan, bytes)?.geometry;
@@ -104,6 +116,10 @@ impl Sizes {
         let payload_bytes = wanted * self.chunk_bytes;
         let areas_bytes = u64::from(nodes) * cache.area_bytes(nodes);
         let mut bytes = 2 * payload_bytes + areas_bytes + (64 << 20);
+        // The tables of drives take more or less, by how much they may hold.
+        while chunks_in(bytes)? < wanted {
+            bytes *= 2;
+        }
         // A chunk less needs no more metadata, so this ends, at the smallest region that has
         // enough.
         loop {

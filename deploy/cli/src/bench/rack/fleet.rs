@@ -12,7 +12,7 @@ use rackline_workers::Process;
 
 use super::protocol::{Event, Task};
 use super::worker::Role;
-use crate::rack::{Interrupt, LockManager, OwnRegion, this_program};
+use crate::rack::{Drives, Interrupt, LockManager, OwnRegion, this_program};
 
 /// A worker has so long to end by itself.
 const GRACE_MS: u64 = 3000;
@@ -29,6 +29,7 @@ pub(super) struct Order {
     pub(super) speed: f64,
     /// The link as the machine's clock sees it.
     pub(super) device: Option<Device>,
+    pub(super) restore_wait_ms: u64,
 }
 
 /// A worker, and where it is.
@@ -50,7 +51,7 @@ pub(super) enum News {
 type Heard = (Who, Option<std::io::Result<String>>);
 
 /// The worker processes. They end when this is dropped.
-pub(super) struct Fleet {
+pub(super) struct Fleet<'r> {
     prefill: Vec<Process>,
     decode: Vec<Process>,
     heard: Receiver<Heard>,
@@ -59,18 +60,19 @@ pub(super) struct Fleet {
     links: Vec<PathBuf>,
     rack: Rack,
     killed: HashSet<Who>,
-    /// After the workers, which give their locks back.
+    /// These end after the workers, in this order.
+    drives: Option<Drives<'r>>,
     manager: LockManager,
 }
 
-impl Fleet {
+impl<'r> Fleet<'r> {
     /// Starts the workers, and waits until all have attached. Then the files of the region and of the
     /// links go: nothing is left of them, whichever process is killed.
     pub(super) fn start(
         rack: &Rack,
         region: &OwnRegion,
         order: &Order,
-        manager: LockManager,
+        (manager, drives): (LockManager, Option<Drives<'r>>),
         interrupt: &Interrupt,
     ) -> Result<Self> {
         let (sender, heard) = channel();
@@ -78,7 +80,8 @@ impl Fleet {
         let interrupt = interrupt.clone();
         let (prefill, decode) = (Vec::new(), Vec::new());
         let (rack, killed) = (*rack, HashSet::new());
-        let mut fleet = Self { prefill, decode, heard, interrupt, links, rack, killed, manager };
+        let mut fleet =
+            Self { prefill, decode, heard, interrupt, links, rack, killed, manager, drives };
         for link in fleet.links.iter().filter(|_| order.device.is_some()) {
             std::fs::write(link, [0; 8])
                 .with_context(|| format!("cannot make {}", link.display()))?;
@@ -149,6 +152,7 @@ impl Fleet {
         loop {
             self.interrupt.check()?;
             self.manager.check()?;
+            self.drives.as_mut().map_or(Ok(()), Drives::check)?;
             let look = left.map_or(LOOK, |left| left.min(LOOK));
             match self.heard.recv_timeout(look) {
                 Ok((who, Some(line))) => {
@@ -190,7 +194,7 @@ impl Fleet {
     }
 }
 
-impl Drop for Fleet {
+impl Drop for Fleet<'_> {
     fn drop(&mut self) {
         self.unlink();
         // They end within a second, all at the same time.
@@ -217,6 +221,7 @@ fn arguments(role: Role, node: u16, region: &Path, order: &Order) -> Result<Vec<
     add("block-bytes", format!("{}B", order.block_bytes));
     add("block-tokens", order.block_tokens.to_string());
     add("speed", order.speed.to_string());
+    add("restore-wait-ms", order.restore_wait_ms.to_string());
     if let Some(device) = order.device {
         add("link", text(&link_path(region, node))?);
         add("bytes-per-s", device.bytes_per_s().to_string());

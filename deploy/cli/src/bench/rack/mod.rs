@@ -26,8 +26,9 @@ use self::report::{Conditions, Part, Report};
 use self::run::{Kill, Outcome};
 use super::rack_arguments::RackArguments;
 use super::workload::{RATE, WorkloadArguments};
+use crate::agent::Drive;
 use crate::output::progress_bar;
-use crate::rack::{Interrupt, LockManager, OwnRegion, Sizes};
+use crate::rack::{Drives, Interrupt, LockManager, OwnRegion, Sizes, bytes_of};
 
 /// Serve a trace on a rack: prefill and decode workers, a real pool, real bytes
 ///
@@ -54,6 +55,10 @@ use crate::rack::{Interrupt, LockManager, OwnRegion, Sizes};
 /// long trace takes seconds.
 ///
 ///   rackline bench rack --requests 2000 --device-gb-per-s 10.1 --simulate
+///
+/// With --drive, blocks that left a small pool come back from drives:
+///
+///   rackline bench rack --capacity-blocks 20% --drive /mnt/nvme:8GiB
 ///
 /// --speed lets a run pass faster: compute, gaps and the device are faster alike, and times are printed as
 /// if they were not. What the software takes counts as many times as much then.
@@ -98,6 +103,11 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0, allow_negative_numbers = true)]
     speed: f64,
 
+    /// Drives behind the pool, for the time of the run: a folder, and what all nodes may write there
+    /// together, such as /mnt/nvme:8GiB. Each node has an agent. Drives are as fast as they are.
+    #[arg(long, value_name = "DIR[:SIZE]", conflicts_with_all = ["simulate", "beside_simulation"])]
+    drive: Option<Drive>,
+
     /// Kill all workers of this node, as kill -9 does. What they had begins again on others.
     #[arg(long, value_name = "NODE", requires = "kill_at_s", conflicts_with_all = ["simulate", "beside_simulation"])]
     kill_node: Option<u16>,
@@ -123,6 +133,8 @@ pub(crate) struct Options {
     svg: Option<PathBuf>,
 }
 
+/// How long a lookup waits for blocks on drives.
+const RESTORE_WAIT_MS: u64 = 10_000;
 /// How long a heartbeat has stopped before its node is declared dead, where workers are killed.
 const DECLARE_MS: u64 = 3000;
 
@@ -195,7 +207,11 @@ impl Bench<'_> {
         let unique = self.workload.unique_blocks;
         // Without a limit nothing is to be evicted, which begins before the last chunk is full.
         let room = self.capacity.unwrap_or_else(|| unique.saturating_add(unique / 3));
-        Sizes::new((nodes, workers), Some(room), unique, self.options.block_bytes.as_u64())
+        let block_bytes = self.options.block_bytes.as_u64();
+        let drives = self.options.drive.as_ref();
+        let drive_bytes = drives.map(|drive| bytes_of(drive) / u64::from(self.rack.nodes()));
+        let sizes = Sizes::new((nodes, workers), Some(room), unique, block_bytes)?;
+        Ok(sizes.with_drives(drive_bytes))
     }
 
     fn measure(&self) -> Result<Outcome> {
@@ -212,6 +228,9 @@ impl Bench<'_> {
         let OwnRegion { region: opened, layout, .. } = &region;
         let manager =
             LockManager::start_with(declare_ms, opened, layout, manager_node, &interrupt)?;
+        let name = format!("rackline-bench-{}", std::process::id());
+        let start = |drive| Drives::start(&region, rack.nodes(), &name, drive, false, &interrupt);
+        let drives = options.drive.as_ref().map(start).transpose()?;
         let scaled = |device: Device| device.scaled(self.model_bytes, block_bytes);
         let order = Order {
             profile: self.text.clone(),
@@ -219,8 +238,9 @@ impl Bench<'_> {
             block_tokens: workload.block_tokens,
             speed: options.speed,
             device: self.device.map(|device| scaled(device).faster(options.speed)),
+            restore_wait_ms: if drives.is_some() { RESTORE_WAIT_MS } else { 0 },
         };
-        let mut fleet = Fleet::start(rack, &region, &order, manager, &interrupt)?;
+        let mut fleet = Fleet::start(rack, &region, &order, (manager, drives), &interrupt)?;
         let template = "{bar:40} {pos}/{len} answered, {msg}, {eta} left";
         let bar = progress_bar(workload.requests.len() as u64, template);
         let decode = &self.profile.decode;
@@ -266,6 +286,7 @@ impl Bench<'_> {
             device_gb_per_s: options.device_gb_per_s,
             device_latency_ns: self.device.map(|device| device.latency_ns()),
             speed: options.speed,
+            drive: options.drive.as_ref().map(|drive| drive.0.path.display().to_string()),
             killed: options.kill_node.zip(options.kill_at_s),
         }
     }

@@ -63,6 +63,8 @@ pub(super) struct Prefilled {
     pub(super) write_ns: u64,
     /// Blocks that were found and read.
     pub(super) hits: u64,
+    /// Those of them that were on a drive.
+    pub(super) from_drives: u64,
     /// Blocks that were written.
     pub(super) published: u64,
     /// Blocks that the pool had no room for.
@@ -88,6 +90,8 @@ pub(super) struct Fetched {
     pub(super) compute_ns: u64,
     /// Blocks that it did not find.
     pub(super) lost: u64,
+    /// Those that it found and that came from a drive.
+    pub(super) from_drives: u64,
     /// Processor time of its calls of the pool, of this machine.
     pub(super) cpu_ns: u64,
     /// What the machine did not do in time.

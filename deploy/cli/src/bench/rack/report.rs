@@ -28,6 +28,8 @@ pub(super) struct Conditions {
     pub(super) device_gb_per_s: Option<f64>,
     pub(super) device_latency_ns: Option<u64>,
     pub(super) speed: f64,
+    /// Where drives were, behind the pool.
+    pub(super) drive: Option<String>,
     /// The node whose workers were killed, and after how many seconds.
     pub(super) killed: Option<(u16, u32)>,
 }
@@ -45,6 +47,8 @@ pub(super) struct Part {
     late_prompts_ms: f64,
     /// Blocks that left the pool before a prefill worker could hold them for its decode worker.
     not_held: u64,
+    /// Blocks that came from drives, to prefill and to decode workers.
+    from_drives: u64,
     /// Why the first block was refused that was refused.
     why_refused: Option<String>,
     /// Each request, by its number.
@@ -55,7 +59,7 @@ impl Part {
     /// `None` of no requests.
     #[expect(clippy::cast_precision_loss, reason = "figures for people")]
     pub(super) fn of(outcome: Outcome) -> Option<Self> {
-        let Outcome { served, late, why_refused, not_held } = outcome;
+        let Outcome { served, late, why_refused, not_held, from_drives } = outcome;
         Some(Self {
             summary: Summary::of(&served)?,
             late_transfers: late.transfers,
@@ -63,6 +67,7 @@ impl Part {
             late_prompts: late.prompts,
             late_prompts_ms: late.prompts_ns as f64 / 1e6,
             not_held,
+            from_drives,
             why_refused,
             served,
         })
@@ -173,6 +178,9 @@ impl Conditions {
             ),
             _ => say!("link of each node: as fast as this machine moves the blocks that are here"),
         }
+        if let Some(drive) = &self.drive {
+            say!("drives behind the pool, in {drive}");
+        }
         if let Some((node, at_s)) = self.killed {
             say!("the workers of node {node} were killed after {at_s} s");
         }
@@ -214,6 +222,9 @@ impl Part {
         }
         if let Some(why) = &self.why_refused {
             say!("  refused: {why}");
+        }
+        if self.from_drives > 0 {
+            say!("  {} came back from drives", counted(self.from_drives, "block"));
         }
         if self.not_held > 0 {
             say!(

@@ -17,6 +17,8 @@ use super::worker::Role;
 pub(super) struct Outcome {
     /// By the number of the request.
     pub(super) served: Vec<Served>,
+    /// Blocks that came from drives, to prefill and to decode workers.
+    pub(super) from_drives: u64,
     /// Blocks that left the pool before they could be held.
     pub(super) not_held: u64,
     pub(super) late: Late,
@@ -48,8 +50,8 @@ struct Open {
 }
 
 /// A run under way.
-struct Run<'r> {
-    fleet: &'r mut Fleet,
+struct Run<'r, 'f> {
+    fleet: &'r mut Fleet<'f>,
     workload: &'r Workload,
     clock: SystemClock,
     speed: f64,
@@ -64,7 +66,7 @@ struct Run<'r> {
 
 /// Serves `workload`, whose time passes `speed` times as fast as the machine's.
 pub(super) fn serve(
-    fleet: &mut Fleet,
+    fleet: &mut Fleet<'_>,
     rack: &Rack,
     decode: &Decode,
     workload: &Workload,
@@ -107,7 +109,7 @@ pub(super) fn serve(
     Ok(run.outcome)
 }
 
-impl Run<'_> {
+impl Run<'_, '_> {
     /// Lets arrive what is due, or carries out what a worker says.
     fn step(&mut self) -> Result<()> {
         let now_ns = self.now_ns();
@@ -225,6 +227,7 @@ impl Run<'_> {
                 let open = &mut self.open[done.request];
                 (open.computed_ns, open.at, open.is_held) = (now_ns, None, true);
                 self.outcome.late.add(done.late);
+                self.outcome.from_drives += done.from_drives;
                 self.outcome.not_held += done.not_held;
                 self.outcome.why_refused = self.outcome.why_refused.take().or(done.why_refused);
                 let actions = self.scheduler.computed(who.worker, done.request);
@@ -238,6 +241,7 @@ impl Run<'_> {
                 served.lost = done.lost;
                 served.cpu_ns += done.cpu_ns;
                 self.outcome.late.add(done.late);
+                self.outcome.from_drives += done.from_drives;
                 self.release(done.request)
             }
             Event::FirstToken { request, waited_ns } => {

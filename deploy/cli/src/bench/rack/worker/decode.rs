@@ -54,7 +54,8 @@ fn read(
     let mut since_ns = told_ns;
     let mut done = Fetched { request: prompt.request, ..Fetched::default() };
     let mut buffer = worker.buffer(prompt)?;
-    let (hashes, found) = worker.look_up(prompt)?;
+    let (hashes, found, restored) = worker.look_up(prompt)?;
+    done.from_drives = restored;
     done.lookup_ns = worker.lap(&mut since_ns);
     let valid = worker.read(&found.blocks(), &mut buffer, &mut done.late)?;
     worker.session.release(found);

@@ -13,7 +13,8 @@ use anyhow::{Context as _, Result, ensure};
 use bytesize::ByteSize;
 use clap::{Args, ValueEnum};
 use rackline::{
-    BlockHash, HoldReport, MatchedBlock, Model, Namespace, Pool, Session, SessionOptions,
+    BlockHash, HoldReport, MatchedBlock, Model, Namespace, Pool, RestoreOptions, Session,
+    SessionOptions,
 };
 use rackline_serving::{Device, Profile};
 
@@ -55,6 +56,9 @@ pub(crate) struct WorkerOptions {
     /// The link's latency in nanoseconds of the machine.
     #[arg(long, default_value_t = 0)]
     latency_ns: u64,
+    /// How long a lookup waits for blocks on drives; 0 without drives.
+    #[arg(long, default_value_t = 0)]
+    restore_wait_ms: u64,
 }
 
 /// What a worker is for.
@@ -108,6 +112,7 @@ pub(crate) fn run_worker(options: &WorkerOptions) -> Result<()> {
         pool: &pool,
         session: pool.session(chosen.with_chunk_timeout(CHUNK_TIMEOUT))?,
         once_full: pool.session(chosen.with_chunk_timeout(Duration::ZERO))?,
+        restore: RestoreOptions::new(Duration::from_millis(options.restore_wait_ms)),
         link: Link::open(imposed, speed)?,
         speed,
         profile: Profile::read(&options.profile)?,
@@ -128,6 +133,7 @@ struct Worker<'p> {
     session: Session<'p>,
     /// Publishes once the pool has no free chunk: nobody gives one back.
     once_full: Session<'p>,
+    restore: RestoreOptions,
     link: Link,
     speed: Speed,
     profile: Profile,
@@ -146,14 +152,20 @@ impl Worker<'_> {
         answer
     }
 
-    /// Looks a prompt up, and holds what is found.
-    fn look_up(&self, prompt: &Prompt) -> Result<(Vec<BlockHash>, HoldReport)> {
+    /// Looks a prompt up, waits for what drives have of it, and holds what is found. Also how many
+    /// blocks came from drives.
+    fn look_up(&self, prompt: &Prompt) -> Result<(Vec<BlockHash>, HoldReport, u64)> {
         let hashes: Vec<_> = prompt.blocks.iter().map(|it| block_bytes::hash(*it)).collect();
-        let found = self.call(|| self.session.lookup_and_hold(&hashes))?;
+        let found = self.call(|| self.session.lookup_and_restore(&hashes, self.restore))?;
         if let Some(stop) = found.stop() {
+            tracing::warn!(reason = stop.label(), "a block did not come back from a drive: {stop}");
+        }
+        let restored = found.restored() as u64;
+        let held = found.into_held();
+        if let Some(stop) = held.stop() {
             tracing::warn!(reason = stop.label(), "a block was found and not held: {stop}");
         }
-        Ok((hashes, found))
+        Ok((hashes, held, restored))
     }
 
     /// Reads blocks into `buffer`, one after the other. Returns how many were valid.

@@ -32,7 +32,8 @@ fn prefill(worker: &Worker<'_>, prompt: &Prompt) -> Result<(Prefilled, HoldRepor
     let mut since_ns = machine_ns();
     let mut done = Prefilled { request: prompt.request, ..Prefilled::default() };
     let mut buffer = worker.buffer(prompt)?;
-    let (hashes, found) = worker.look_up(prompt)?;
+    let (hashes, found, restored) = worker.look_up(prompt)?;
+    done.from_drives = restored;
     done.lookup_ns = worker.lap(&mut since_ns);
 
     let hits = worker.read(&found.blocks(), &mut buffer, &mut done.late)?;

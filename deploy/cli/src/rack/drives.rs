@@ -1,5 +1,4 @@
-//! Drives behind a pool that is too small: an agent on each node. All agents are killed in the
-//! middle, and started again.
+//! Drives behind a pool: an agent on each node. All agents may be killed, and started again.
 
 use std::path::PathBuf;
 
@@ -7,10 +6,12 @@ use anyhow::{Context, Result, ensure};
 use cxl_shm::clock::{Clock, SystemClock};
 use cxl_shm::units::NodeId;
 use kv_cache::{AgentSeen, agent_of};
+#[cfg(feature = "demo")]
 use serde::Serialize;
 
+use super::{DriveAgent, Interrupt, OwnRegion};
 use crate::agent::Drive;
-use crate::rack::{DriveAgent, Interrupt, OwnRegion};
+use crate::output::complain;
 
 /// What all folders together may take when nobody says how much.
 const DRIVE_BYTES: u64 = 2 << 30;
@@ -21,19 +22,21 @@ const LIMIT_MS: u64 = 60_000;
 const LOOK_MS: u64 = 10;
 
 /// What was seen when the agents were killed and started again.
+#[cfg(feature = "demo")]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
-pub(super) struct Restart {
+pub(crate) struct Restart {
     /// Blocks that hosts could find on drives before.
-    pub(super) announced_before: u64,
+    pub(crate) announced_before: u64,
     /// Blocks that hosts can find on drives since.
-    pub(super) found_again: u64,
+    pub(crate) found_again: u64,
     /// From the kill until hosts found them.
-    pub(super) elapsed_ms: u64,
+    pub(crate) elapsed_ms: u64,
 }
 
+#[cfg(feature = "demo")]
 impl Restart {
     /// The same for people.
-    pub(super) fn in_words(&self) -> String {
+    pub(crate) fn in_words(&self) -> String {
         let Self { announced_before, found_again, elapsed_ms } = self;
         format!("{found_again} of {announced_before} blocks found again after {elapsed_ms} ms")
     }
@@ -41,27 +44,31 @@ impl Restart {
 
 /// The agents of all nodes.
 #[derive(Debug)]
-pub(super) struct Drives<'r> {
+pub(crate) struct Drives<'r> {
     region: &'r OwnRegion,
     interrupt: &'r Interrupt,
     folders: Vec<PathBuf>,
     folder_bytes: u64,
     agents: Vec<DriveAgent>,
+    /// Whether the folders stay in the end.
+    stay: bool,
     /// How many agents each node had.
     lives: u32,
 }
 
 impl<'r> Drives<'r> {
-    /// Starts an agent on each node, each with a folder of its own in that of `drive`. The folders
-    /// stay: what an earlier demonstration has put there is found.
-    pub(super) fn start(
+    /// Starts an agent on each node, each with a folder of its own in that of `drive`, named by
+    /// `name`. With `stay` the folders stay in the end: what an earlier run has put there is found.
+    pub(crate) fn start(
         region: &'r OwnRegion,
         nodes: u16,
+        name: &str,
         drive: &Drive,
+        stay: bool,
         interrupt: &'r Interrupt,
     ) -> Result<Self> {
         let place = &drive.0.path;
-        let folders = (0..nodes).map(|node| place.join(format!("rackline-demo-{node}")));
+        let folders = (0..nodes).map(|node| place.join(format!("{name}-{node}")));
         let folders: Vec<_> = folders.collect();
         for folder in &folders {
             std::fs::create_dir_all(folder).with_context(|| {
@@ -70,25 +77,33 @@ impl<'r> Drives<'r> {
         }
         let folder_bytes = bytes_of(drive) / u64::from(nodes);
         let agents = Vec::new();
-        let mut drives = Self { region, interrupt, folders, folder_bytes, agents, lives: 0 };
+        let mut drives = Self { region, interrupt, folders, folder_bytes, agents, stay, lives: 0 };
         drives.start_agents()?;
         drives.wait_until_heard(0)?;
         Ok(drives)
     }
 
+    /// An error when an agent has ended.
+    pub(crate) fn check(&mut self) -> Result<()> {
+        self.agents.iter_mut().try_for_each(DriveAgent::check)
+    }
+
     /// The process ids of the agents.
-    pub(super) fn pids(&self) -> Vec<u32> {
+    #[cfg(feature = "demo")]
+    pub(crate) fn pids(&self) -> Vec<u32> {
         self.agents.iter().map(DriveAgent::pid).collect()
     }
 
     /// Blocks that hosts can find on drives.
-    pub(super) fn announced(&self) -> Result<u64> {
+    #[cfg(feature = "demo")]
+    pub(crate) fn announced(&self) -> Result<u64> {
         Ok(self.seen()?.iter().flatten().map(|seen| seen.line.announced_blocks).sum())
     }
 
     /// Kills all agents at whatever they do, starts them again, and waits until hosts find on drives
     /// what they found before.
-    pub(super) fn kill_and_start_again(&mut self) -> Result<Restart> {
+    #[cfg(feature = "demo")]
+    pub(crate) fn kill_and_start_again(&mut self) -> Result<Restart> {
         let clock = SystemClock::start();
         let announced_before = self.announced()?;
         for agent in self.agents.drain(..) {
@@ -145,7 +160,18 @@ impl<'r> Drives<'r> {
     }
 }
 
+impl Drop for Drives<'_> {
+    fn drop(&mut self) {
+        self.agents.clear();
+        for folder in self.folders.iter().filter(|_| !self.stay) {
+            if let Err(error) = std::fs::remove_dir_all(folder) {
+                complain!("rackline: {} is left: {error}", folder.display());
+            }
+        }
+    }
+}
+
 /// What the folders of all nodes may take together.
-pub(super) fn bytes_of(drive: &Drive) -> u64 {
+pub(crate) fn bytes_of(drive: &Drive) -> u64 {
     drive.0.capacity_bytes.unwrap_or(DRIVE_BYTES)
 }
