@@ -12,7 +12,7 @@
 //!   the worker does not have of a prompt is computed in that iteration, and all requests wait for it.
 //! - **RACK-R5** All workers of a host share its link to the device, and all hosts share the device:
 //!   transfers pass one after the other, in the order in which they begin.
-//! - **RACK-R6** The first token is the one of the first iteration that a request is in.
+//! - **RACK-R6** The first iteration of a request gives its first token.
 
 mod link;
 mod links;
