@@ -6,6 +6,7 @@ use rackline_replay::Trace;
 
 use crate::numbers::ns;
 use crate::profile::Profile;
+use crate::served::Served;
 
 /// Times up to this, 104 days, are exact.
 const NS_MAX: f64 = 9e15;
@@ -177,9 +178,17 @@ impl Workload {
         Some(Self { requests, unique_blocks: next, ..*self })
     }
 
-    /// Blocks of all prompts.
+    /// What is known of each request before it is served, by its number.
     #[must_use]
-    pub fn blocks(&self) -> u64 {
-        self.requests.iter().map(|request| request.blocks.len() as u64).sum()
+    pub fn unserved(&self) -> Vec<Served> {
+        let unserved = |(number, request): (usize, &Request)| Served {
+            request: number,
+            arrived_ns: request.at_ns,
+            prompt_tokens: request.prompt_tokens,
+            output_tokens: request.output_tokens,
+            blocks: request.blocks.len() as u64,
+            ..Served::default()
+        };
+        self.requests.iter().enumerate().map(unserved).collect()
     }
 }

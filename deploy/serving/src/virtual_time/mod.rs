@@ -100,14 +100,6 @@ impl<'s> Run<'s> {
         for (number, request) in requests.iter().enumerate() {
             events.at(request.at_ns, Event::Arrives { request: number });
         }
-        let served = requests.iter().enumerate().map(|(number, request)| Served {
-            request: number,
-            arrived_ns: request.at_ns,
-            prompt_tokens: request.prompt_tokens,
-            output_tokens: request.output_tokens,
-            blocks: request.blocks.len() as u64,
-            ..Served::default()
-        });
         Self {
             settings,
             workload,
@@ -118,7 +110,7 @@ impl<'s> Run<'s> {
             decoding: (0..rack.decode()).map(|_| Decoding::default()).collect(),
             held: vec![Vec::new(); requests.len()],
             since_ns: requests.iter().map(|request| request.at_ns).collect(),
-            served: served.collect(),
+            served: workload.unserved(),
             events,
         }
     }

@@ -75,14 +75,6 @@ pub(super) fn serve(
     bar: &ProgressBar,
 ) -> Result<Outcome> {
     let requests = &workload.requests;
-    let served = requests.iter().enumerate().map(|(number, request)| Served {
-        request: number,
-        arrived_ns: request.at_ns,
-        prompt_tokens: request.prompt_tokens,
-        output_tokens: request.output_tokens,
-        blocks: request.blocks.len() as u64,
-        ..Served::default()
-    });
     let mut run = Run {
         fleet,
         workload,
@@ -90,7 +82,7 @@ pub(super) fn serve(
         speed,
         scheduler: Scheduler::new(rack, decode, workload),
         open: vec![Open::default(); requests.len()],
-        outcome: Outcome { served: served.collect(), ..Outcome::default() },
+        outcome: Outcome { served: workload.unserved(), ..Outcome::default() },
         bar,
         arrived: 0,
         answered: 0,
