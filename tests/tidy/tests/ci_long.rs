@@ -35,8 +35,13 @@ fn copy() -> TempDir {
 fn run(folder: &TempDir, parts: &[&str]) -> (i32, String) {
     let path = std::env::var("PATH").unwrap();
     let path = format!("{}:{path}", folder.path().join("bin").display());
-    let mut command = Command::new(folder.path().join(".ci/long"));
-    command.env("PATH", path).env_remove("CARGO_TARGET_DIR").args(parts);
+    // Not the file itself: another test may begin a process while it is written, and then it is busy.
+    let mut command = Command::new("bash");
+    command
+        .arg(folder.path().join(".ci/long"))
+        .env("PATH", path)
+        .env_remove("CARGO_TARGET_DIR")
+        .args(parts);
     let output = command.output().unwrap();
     let said = [output.stdout, output.stderr].concat();
     (output.status.code().unwrap(), String::from_utf8(said).unwrap())
