@@ -26,7 +26,8 @@
 //! - **EVICT-V6** Between two watermarks eviction happens in the background ([`Cache::upkeep`]). A
 //!   publish that finds no room, or does not get the lock of the chunk table, evicts what it needs
 //!   itself, at most [`BATCH`] blocks at a time.
-//! - **EVICT-V7** A chunk that is to be returned takes no payload from then on. It is returned once
+//! - **EVICT-V7** A chunk that is to be returned takes no payload from then on. One that is returned
+//!   because it is empty must still be empty then: nothing is evicted for it. A chunk is returned once
 //!   all its slots are free, outside the heap lock (LOCK-L3). Nothing is evicted for that while a
 //!   reader holds a block in it, or while the lock of the chunk table cannot be acquired. After a
 //!   death in between, the chunk belongs to this node or to nobody. The next process finds that out

@@ -4,21 +4,26 @@
 use cxl_shm::node::Backend;
 use cxl_shm::units::ChunkId;
 
-use super::LockedHeap;
+use super::{ChunkUse, LockedHeap};
 
 impl<B: Backend> LockedHeap<'_, B> {
-    /// Begins to give a chunk back: no payload is taken in it any more. False while another process
-    /// of the host gives one back.
-    pub(crate) fn close_chunk(&mut self, chunk: ChunkId) -> bool {
+    /// Begins to give a chunk back that is still `wanted`: no payload is taken in it any more. False
+    /// when it is not, and while another process of the host gives one back.
+    pub(crate) fn close_chunk(
+        &mut self,
+        chunk: ChunkId,
+        wanted: impl Fn(&ChunkUse) -> bool,
+    ) -> bool {
         self.end_closing();
         if self.directory.closing().is_some() {
             return false;
         }
-        let is_ours = self.directory.chunk_uses().iter().any(|it| it.chunk == chunk);
-        if is_ours {
+        let uses = self.directory.chunk_uses();
+        let is_wanted = uses.iter().any(|it| it.chunk == chunk && wanted(it));
+        if is_wanted {
             self.directory.set_closing(Some((chunk, self.member.process())));
         }
-        is_ours
+        is_wanted
     }
 
     /// Ends what a process left that died while it gave a chunk back, or this one when it failed.

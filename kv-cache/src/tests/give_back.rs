@@ -253,6 +253,26 @@ fn the_next_chunk_goes_when_something_in_the_coldest_is_held() {
 }
 
 #[test]
+fn an_idle_chunk_that_a_publish_filled_meanwhile_is_not_given_back() {
+    let rig = Rig::new(2, 64, 64);
+    on_two_hosts(&rig, |a, b, clock| {
+        let handles: Vec<_> = (0..16).map(|number| publish(a, clock, number)).collect();
+        a.retire(clock, &handles);
+        // Two idle chunks, one more than a node keeps for itself.
+        let seen = uses(a, clock);
+        assert_eq!(seen.iter().map(ChunkUse::taken).collect::<Vec<_>>(), [0, 0]);
+        (16..32).for_each(|number| _ = publish(a, clock, number));
+        assert_eq!(a.answer(clock, &seen, CHUNK_TIMEOUT_MS), 0, "by a look from before");
+        assert_eq!(a.process_state().metrics().evicted_blocks, 0);
+        assert!((16..32).all(|number| find_and_fetch(b, number)));
+        // One that stayed empty goes.
+        let filled: Vec<_> = (16..32).map(|number| find(a, number).unwrap()).collect();
+        a.retire(clock, &filled);
+        assert_eq!(a.answer(clock, &uses(a, clock), CHUNK_TIMEOUT_MS), 1);
+    });
+}
+
+#[test]
 fn chunks_of_who_is_within_a_quota_go_last() {
     let rig = Rig::new(2, 64, 64);
     on_two_hosts(&rig, |a, _, clock| {

@@ -142,17 +142,22 @@ impl<B: Backend> Cache<'_, B> {
 
     /// Returns a chunk: to a node that asks, when this node has more than its share; else one that
     /// nobody here needs.
-    fn answer(&self, clock: &impl Clock, uses: &[ChunkUse], timeout_ms: u64) -> u64 {
+    pub(crate) fn answer(&self, clock: &impl Clock, uses: &[ChunkUse], timeout_ms: u64) -> u64 {
         let idle = uses.iter().filter(|chunk| chunk.taken() == 0);
         let idle: Vec<_> = idle.map(|chunk| chunk.chunk).collect();
         let asked = self.member().chunks_requested() > 0;
-        let chunks = match idle.first() {
-            Some(chunk) if asked || idle.len() > IDLE_CHUNKS_MAX => vec![*chunk],
-            _ if asked && uses.len() > self.fair_share() => self.coldest(clock, |_| true),
+        let mut wait = ChunkWait::new(timeout_ms);
+        let given = match idle.first() {
+            // The uses are a look back: a publish may be filling the chunk by now.
+            Some(chunk) if asked || idle.len() > IDLE_CHUNKS_MAX => {
+                self.give_empty_back(clock, *chunk, &mut wait)
+            }
+            _ if asked && uses.len() > self.fair_share() => {
+                self.give_one_back(clock, &self.coldest(clock, |_| true), &mut wait)
+            }
             _ => return 0,
         };
-        let mut wait = ChunkWait::new(timeout_ms);
-        u64::from(self.give_one_back(clock, &chunks, &mut wait) == GivenBack::Yes)
+        u64::from(given == GivenBack::Yes)
     }
 
     /// Asks the other nodes for a chunk when this node has less than its share.

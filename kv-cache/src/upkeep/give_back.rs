@@ -27,7 +27,7 @@ pub(crate) enum GivenBack {
     /// It is used on: something in it is held, or being written. Nothing was evicted.
     Held,
     /// It is used on: another process of the host returns a chunk, or a reader came to hold
-    /// something in this one meanwhile.
+    /// something in this one meanwhile, or blocks were published in one that was to be empty.
     Busy,
     /// It is used on: the lock of the chunk table was not acquired.
     NoLock,
@@ -75,7 +75,28 @@ impl<B: Backend> Cache<'_, B> {
         chunk: ChunkId,
         wait: &mut ChunkWait,
     ) -> GivenBack {
-        if !self.locked(clock, |heap| heap.close_chunk(chunk)) {
+        self.give_back_if(clock, chunk, |_| true, wait)
+    }
+
+    /// Gives `chunk` back to the region if it is empty, and evicts nothing: since it was seen empty
+    /// blocks may have been published in it.
+    pub(crate) fn give_empty_back(
+        &self,
+        clock: &impl Clock,
+        chunk: ChunkId,
+        wait: &mut ChunkWait,
+    ) -> GivenBack {
+        self.give_back_if(clock, chunk, |chunk| chunk.taken() == 0, wait)
+    }
+
+    fn give_back_if(
+        &self,
+        clock: &impl Clock,
+        chunk: ChunkId,
+        wanted: impl Fn(&ChunkUse) -> bool,
+        wait: &mut ChunkWait,
+    ) -> GivenBack {
+        if !self.locked(clock, |heap| heap.close_chunk(chunk, wanted)) {
             return GivenBack::Busy;
         }
         let outcome = self.give_closed_back(clock, chunk, wait);
