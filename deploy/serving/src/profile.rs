@@ -80,7 +80,7 @@ pub enum ProfileError {
 
 impl Profile {
     /// The profiles that are built in. The first is the usual one.
-    pub const NAMES: [&'static str; 2] = ["a6000-llama-8b", "smollm-cpu"];
+    pub const NAMES: [&'static str; 3] = ["a6000-llama-8b", "h200-llama-8b-fp8", "smollm-cpu"];
 
     /// A profile that is built in.
     ///
@@ -97,6 +97,7 @@ impl Profile {
     pub fn text_of(name: &str) -> Result<&'static str, ProfileError> {
         match name {
             "a6000-llama-8b" => Ok(include_str!("../profiles/a6000-llama-8b.toml")),
+            "h200-llama-8b-fp8" => Ok(include_str!("../profiles/h200-llama-8b-fp8.toml")),
             "smollm-cpu" => Ok(include_str!("../profiles/smollm-cpu.toml")),
             _ => Err(ProfileError::Unknown { name: name.to_owned() }),
         }

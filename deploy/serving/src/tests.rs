@@ -322,6 +322,31 @@ fn the_last_token_of_a_prompt_is_computed_in_any_case() {
 }
 
 #[test]
+fn the_profile_of_an_h200_is_near_to_what_was_measured() {
+    let profile = Profile::named("h200-llama-8b-fp8").unwrap();
+    let near = |ns: u64, measured_us: u64| {
+        let off = (ns / 1000).abs_diff(measured_us) * 100 / measured_us;
+        assert!(off <= 18, "{ns} ns, measured {measured_us} us: {off} % off");
+    };
+    // Tokens of a prompt, and microseconds.
+    for (tokens, us) in
+        [(100, 19_525), (1117, 38_494), (3151, 63_215), (6202, 123_238), (16_372, 375_483)]
+    {
+        near(profile.prefill_ns(tokens, 0), us);
+    }
+    // Requests, the context of each in tokens, and microseconds.
+    for (requests, context, us) in [
+        (1, 350, 4380),
+        (787, 350, 42_490),
+        (49, 2997, 9938),
+        (241, 2997, 31_797),
+        (67, 13_585, 36_169),
+    ] {
+        near(profile.iteration_ns(requests, requests as u64 * context), us);
+    }
+}
+
+#[test]
 fn figures_that_are_none_are_refused_by_name() {
     let good = include_str!("../profiles/a6000-llama-8b.toml");
     for (from, to, said) in [
