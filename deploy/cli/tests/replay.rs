@@ -192,6 +192,28 @@ fn bad_traces_are_refused_with_the_line() {
 }
 
 #[test]
+fn no_policy_has_more_hits_than_the_optimum() {
+    let (_folder, trace) = write(&agents());
+    let hits = |policy, capacity| {
+        report(&trace, &["--policy", policy, "--capacity-blocks", capacity]).hits
+    };
+    for capacity in ["1%", "5%", "10%", "25%", "100%"] {
+        let best = hits("optimum", capacity);
+        assert!(["clock", "lru", "s3-fifo"].iter().all(|it| hits(it, capacity) <= best));
+    }
+    assert!(hits("optimum", "5%") > hits("clock", "5%") && hits("optimum", "100%") == 37_015);
+    for (also, said) in [
+        (["--tiers", "5%,50%"], "which --tiers does not"),
+        (["--nodes", "2"], "which --nodes does not"),
+        (["--touch", "root-first"], "the optimum evicts no block before its leaves"),
+    ] {
+        let output = replay(&trace, &[&["--policy", "optimum"][..], &also].concat());
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && error.contains(said), "{error}");
+    }
+}
+
+#[test]
 fn bad_options_are_refused() {
     let (_folder, trace) = write("{\"hash_ids\": [1]}\n");
     for (arguments, said) in [
@@ -214,7 +236,9 @@ fn the_picture_shows_every_policy() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = std::fs::read_to_string(&picture).unwrap();
     assert!(text.starts_with("<svg") && text.trim_end().ends_with("</svg>"));
-    for part in ["clock", "lru", "s3-fifo", "without limit", "trace.jsonl", "4569", "leaf-first"] {
+    for part in
+        ["clock", "lru", "s3-fifo", "optimum", "without limit", "trace.jsonl", "4569", "leaf-first"]
+    {
         assert!(text.contains(part), "{part}");
     }
     let nowhere = folder.path().join("no/such/folder.svg");

@@ -8,6 +8,7 @@
 //! [`tract`] makes traces like those of a paper. A [`TierSimulation`] adds a drive behind the pool, with the policy that drives use.
 
 mod capacity;
+mod optimum;
 mod pool;
 mod simulation;
 mod tiers;
@@ -15,6 +16,7 @@ mod trace;
 pub mod tract;
 
 pub use capacity::{Capacity, CapacityError};
+pub use optimum::optimum;
 pub use pool::{PoolModel, PoolPublished, PoolShape, PoolSimulation};
 pub use simulation::{Outcome, Simulation, Touch};
 pub use tiers::{Drive, TierOptions, TierOutcome, TierPool, TierSimulation};

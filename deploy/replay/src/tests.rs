@@ -1,5 +1,6 @@
 //! Replays against a list that does the same, slowly and plainly.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 
 use proptest::prelude::*;
@@ -43,6 +44,73 @@ fn plain_lru(trace: &Trace, capacity: usize, touch: Touch) -> Outcome {
         }
     }
     outcome
+}
+
+/// The most hits of all choices of what to keep after each request.
+fn best_of_all_choices(trace: &Trace, capacity: u32) -> u64 {
+    let mut reached = BTreeMap::from([(BTreeSet::new(), 0)]);
+    for request in trace.requests() {
+        let mut next = BTreeMap::new();
+        for (kept, hits) in reached {
+            let found = request.iter().take_while(|block| kept.contains(*block)).count() as u64;
+            let all: Vec<u32> = kept.into_iter().chain(request.iter().copied()).collect();
+            let all: BTreeSet<u32> = all.into_iter().collect();
+            for choice in subsets(&all.into_iter().collect::<Vec<_>>(), capacity as usize) {
+                let most: &mut u64 = next.entry(choice).or_default();
+                *most = (*most).max(hits + found);
+            }
+        }
+        reached = next;
+    }
+    reached.into_values().max().unwrap_or(0)
+}
+
+/// All subsets of at most `most` blocks.
+fn subsets(blocks: &[u32], most: usize) -> Vec<BTreeSet<u32>> {
+    let chosen = |bits: u32| {
+        let is_in = |(place, block): (usize, &u32)| (bits & 1 << place != 0).then_some(*block);
+        blocks.iter().enumerate().filter_map(is_in).collect::<BTreeSet<u32>>()
+    };
+    (0..1 << blocks.len()).map(chosen).filter(|choice| choice.len() <= most).collect()
+}
+
+/// Few requests of three prompts with one beginning.
+fn few_requests() -> impl Strategy<Value = String> {
+    let prompt = (0u64..3, 1u64..4);
+    proptest::collection::vec(prompt, 1..9).prop_map(|prompts| {
+        let line = |(prompt, length): (u64, u64)| {
+            let own = (1..length).map(|depth| (10 * (prompt + 1) + depth).to_string());
+            let ids: Vec<_> = std::iter::once("0".to_owned()).chain(own).collect();
+            format!("{{\"hash_ids\": [{}]}}\n", ids.join(", "))
+        };
+        prompts.into_iter().map(line).collect()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn the_optimum_is_the_best_of_all_choices(text in few_requests(), capacity in 1u32..6) {
+        let trace = Trace::read(text.as_bytes()).unwrap();
+        let outcome = optimum(&trace, Some(capacity));
+        prop_assert_eq!(outcome.hits, best_of_all_choices(&trace, capacity));
+    }
+
+    #[test]
+    fn no_policy_has_more_hits_than_the_optimum(
+        text in conversations(),
+        capacity in 1u32..40,
+        kind in proptest::sample::select(PolicyKind::ALL.to_vec()),
+        touch in proptest::sample::select(Touch::ALL.to_vec()),
+    ) {
+        let trace = Trace::read(text.as_bytes()).unwrap();
+        let online = Simulation::new(&trace, Some(capacity), kind, touch).run();
+        let best = optimum(&trace, Some(capacity));
+        prop_assert!(online.hits <= best.hits);
+        let unlimited = Simulation::new(&trace, None, kind, touch).run();
+        prop_assert_eq!(optimum(&trace, None).hits, unlimited.hits);
+    }
 }
 
 proptest! {

@@ -1,4 +1,4 @@
-//! The share of hits by capacity, drawn for every policy.
+//! The share of hits by capacity, drawn for every policy and the optimum.
 
 use std::path::Path;
 
@@ -7,22 +7,23 @@ use kv_cache::evict::policy::PolicyKind;
 use plotters::prelude::*;
 use rackline_replay::{Capacity, Touch, Trace};
 
+use super::rule::Rule;
+
 /// Where the curves are computed, in percent of the different blocks.
 const PERCENTS: [f64; 13] =
     [0.5, 1.0, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 25.0, 35.0, 50.0, 75.0, 100.0];
 const SIZE: (u32, u32) = (900, 540);
 
-/// Hit rates of one policy, in percent, by capacity in percent.
+/// Hit rates of one rule, in percent, by capacity in percent.
 struct Curve {
-    policy: PolicyKind,
+    rule: Rule,
     points: Vec<(f64, f64)>,
 }
 
-/// Replays `trace` at several capacities under every policy, and draws what came of it.
+/// Replays `trace` at several capacities under every rule, and draws what came of it.
 pub(super) fn draw(path: &Path, source: &Path, trace: &Trace, touch: Touch) -> Result<()> {
-    let curves: Vec<_> =
-        PolicyKind::ALL.into_iter().map(|policy| curve(trace, policy, touch)).collect();
-    let unlimited = 100.0 * super::replay(trace, None, PolicyKind::Clock, touch).hit_rate();
+    let curves: Vec<_> = Rule::ALL.into_iter().map(|rule| curve(trace, rule, touch)).collect();
+    let unlimited = 100.0 * super::replay(trace, None, Rule::default(), touch).hit_rate();
     let name = source.file_name().unwrap_or(source.as_os_str()).to_string_lossy();
     let title = format!("{name}: {} different blocks, {touch}", trace.unique_blocks());
     let mut text = String::new();
@@ -31,19 +32,20 @@ pub(super) fn draw(path: &Path, source: &Path, trace: &Trace, touch: Touch) -> R
     std::fs::write(path, text).with_context(|| format!("{} cannot be written", path.display()))
 }
 
-fn curve(trace: &Trace, policy: PolicyKind, touch: Touch) -> Curve {
+fn curve(trace: &Trace, rule: Rule, touch: Touch) -> Curve {
     let point = |percent| {
         let capacity = Capacity::PercentOfWorkingSet(percent).blocks(trace.unique_blocks());
-        (percent, 100.0 * super::replay(trace, capacity, policy, touch).hit_rate())
+        (percent, 100.0 * super::replay(trace, capacity, rule, touch).hit_rate())
     };
-    Curve { policy, points: PERCENTS.into_iter().map(point).collect() }
+    Curve { rule, points: PERCENTS.into_iter().map(point).collect() }
 }
 
-fn color(policy: PolicyKind) -> RGBColor {
-    match policy {
-        PolicyKind::Clock => RGBColor(0, 90, 181),
-        PolicyKind::Lru => RGBColor(220, 50, 32),
-        PolicyKind::S3Fifo => RGBColor(20, 140, 70),
+fn color(rule: Rule) -> RGBColor {
+    match rule {
+        Rule::Policy(PolicyKind::Clock) => RGBColor(0, 90, 181),
+        Rule::Policy(PolicyKind::Lru) => RGBColor(220, 50, 32),
+        Rule::Policy(PolicyKind::S3Fifo) => RGBColor(20, 140, 70),
+        Rule::Optimum => RGBColor(60, 60, 60),
     }
 }
 
@@ -79,13 +81,13 @@ fn plot(
         .draw_series(LineSeries::new([(first, unlimited), (last, unlimited)], gray))?
         .label("without limit")
         .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], gray));
-    for Curve { policy, points } in curves {
-        let color = color(*policy);
+    for Curve { rule, points } in curves {
+        let color = color(*rule);
         chart
             .draw_series(
                 LineSeries::new(points.iter().copied(), color.stroke_width(2)).point_size(3),
             )?
-            .label(policy.name())
+            .label(rule.name())
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], color.stroke_width(2)));
     }
     chart

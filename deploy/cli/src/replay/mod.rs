@@ -3,6 +3,7 @@
 mod chart;
 mod live;
 mod progress;
+mod rule;
 mod tiers;
 
 pub(crate) use live::{WorkerOptions, run_worker};
@@ -20,6 +21,7 @@ use kv_drive::policy::{AdmissionKind, BACKUP_AGE_MS};
 use rackline_replay::{Capacity, Outcome, PoolSimulation, Simulation, Touch, Trace};
 use serde::Serialize;
 
+use self::rule::Rule;
 use crate::output::say;
 
 /// Replay a trace of requests: how much a pool of this size would have hit
@@ -84,9 +86,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", default_value = "unlimited")]
     capacity_blocks: Capacity,
 
-    /// Which block is evicted when there is no room: clock, lru or s3-fifo.
+    /// Which block is evicted when there is no room: clock, lru or s3-fifo. With optimum it is the
+    /// best one, for which the whole trace must be known beforehand: no cache has more hits.
     #[arg(long, value_name = "POLICY", default_value_t)]
-    policy: PolicyKind,
+    policy: Rule,
 
     /// The order in which a request uses its blocks. With leaf-first the end of a prompt is evicted
     /// before its beginning, as in the pool. root-first is the order of caches without prefixes.
@@ -151,8 +154,8 @@ pub(crate) struct Options {
 
 impl Options {
     fn wish(&self, trace: &Trace, pool: Capacity) -> Result<live::Wish<'_>> {
-        if self.policy != PolicyKind::Clock || self.touch != Touch::LeafFirst {
-            let how = if self.live { "--live" } else { "--nodes" };
+        let how = if self.live { "--live" } else { "--nodes" };
+        if self.policy.policy_of(how)? != PolicyKind::Clock || self.touch != Touch::LeafFirst {
             bail!(
                 "{how} evicts as the pool does, by clock and leaf-first: --policy {} --touch {} is \
                  for a simulation of the policy alone",
@@ -202,6 +205,9 @@ struct PoolReport {
 }
 
 pub(crate) fn run(options: &Options) -> Result<()> {
+    if options.policy == Rule::Optimum && options.touch != Touch::LeafFirst {
+        bail!("--touch root-first is for a policy: the optimum evicts no block before its leaves");
+    }
     let trace = read(&options.trace)?;
     if let Some(rooms) = options.tiers {
         return tiers::run(options, rooms, &trace);
@@ -273,7 +279,10 @@ fn read(path: &Path) -> Result<Trace> {
     trace.with_context(|| shown.to_string())
 }
 
-fn replay(trace: &Trace, capacity: Option<u32>, policy: PolicyKind, touch: Touch) -> Outcome {
+fn replay(trace: &Trace, capacity: Option<u32>, rule: Rule, touch: Touch) -> Outcome {
+    let Rule::Policy(policy) = rule else {
+        return rackline_replay::optimum(trace, capacity);
+    };
     let bar = progress::replaying(trace.requests().len(), policy, capacity);
     let mut simulation = Simulation::new(trace, capacity, policy, touch);
     while simulation.step() {

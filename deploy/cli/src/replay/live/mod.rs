@@ -19,13 +19,13 @@ use cxl_shm::clock::SystemClock;
 use cxl_shm::layout::{LockProtocol, read_superblock};
 use cxl_shm::lock::ManagerSeen;
 use cxl_shm::region::Region;
-use kv_cache::evict::policy::PolicyKind;
 use rackline_replay::{Outcome, PoolShape, PoolSimulation, Touch, Trace};
 use serde::Serialize;
 
 use self::figures::{Calls, Figures};
 use self::protocol::{Event, Served, Task};
 use super::progress;
+use super::rule::Rule;
 use crate::output::{say, show};
 use crate::rack::{self, Interrupt, LockManager, OwnRegion, Sizes};
 
@@ -110,7 +110,7 @@ pub(super) fn run(wish: &Wish<'_>, trace: &Trace) -> Result<Replayed> {
 fn compare((outcome, _, live): &mut Replayed, trace: &Trace, shape: &PoolShape) -> Result<()> {
     let expected = PoolSimulation::new(trace, *shape).run();
     let capacity = u32::try_from(shape.blocks()).ok();
-    let alone = super::replay(trace, capacity, PolicyKind::Clock, Touch::LeafFirst);
+    let alone = super::replay(trace, capacity, Rule::default(), Touch::LeafFirst);
     live.expected_hits = Some(expected.hits);
     live.policy_hits = Some(alone.hits);
     ensure!(

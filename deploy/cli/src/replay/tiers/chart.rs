@@ -34,6 +34,7 @@ pub(super) fn draw(
     trace: &Trace,
     chosen: impl Fn(AdmissionKind) -> TierOptions,
 ) -> Result<()> {
+    let policy = options.policy.policy_of("--tiers")?;
     let name = options.trace.file_name().unwrap_or(options.trace.as_os_str()).to_string_lossy();
     let drive = match rooms.drive {
         Capacity::Unlimited => "a drive without limit".to_owned(),
@@ -48,7 +49,7 @@ pub(super) fn draw(
         let (mut points, mut alone) = (Vec::new(), Vec::new());
         for percent in PERCENTS {
             let capacity = Capacity::PercentOfWorkingSet(percent).blocks(trace.unique_blocks());
-            let pool = Simulation::new(trace, capacity, options.policy, options.touch);
+            let pool = Simulation::new(trace, capacity, policy, options.touch);
             let outcome = super::replay(trace, pool, &chosen(*admission));
             points.push((percent, 100.0 * outcome.hit_rate()));
             alone.push((percent, 100.0 * outcome.pool_alone.hit_rate()));

@@ -55,6 +55,7 @@ impl fmt::Display for Rooms {
 
 /// Replays, prints and draws.
 pub(super) fn run(options: &Options, rooms: Rooms, trace: &Trace) -> Result<()> {
+    let policy = options.policy.policy_of("--tiers")?;
     let block_bytes = options.block_bytes.as_u64();
     // No drive has longer blocks.
     let longest = (1 << 26) - 1;
@@ -82,7 +83,7 @@ pub(super) fn run(options: &Options, rooms: Rooms, trace: &Trace) -> Result<()> 
         let mut report = Report::new(trace, capacity.map(u64::from), &chosen(KINDS[0]), options);
         for admission in kinds(options) {
             let tiers = chosen(*admission);
-            let pool = Simulation::new(trace, capacity, options.policy, options.touch);
+            let pool = Simulation::new(trace, capacity, policy, options.touch);
             report.push(&tiers, replay(trace, pool, &tiers), trace);
         }
         report
