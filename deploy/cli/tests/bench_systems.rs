@@ -46,6 +46,42 @@ fn systems_stand_side_by_side_at_each_load() {
 }
 
 #[test]
+fn drives_find_what_a_small_memory_has_no_more() {
+    let small = ["--requests", "300", "--rates", "0.3", "--capacity-blocks", "5%"];
+    let run = |more: &[&str]| {
+        text(&[&small[..], &["--systems", "rackline,rackline-drives"], more].concat())
+    };
+    let report: Value = serde_json::from_str(&run(&["--json"])).unwrap();
+    let figure = |place: usize, name: &str| report["points"][place][name].as_u64().unwrap();
+    assert_eq!((figure(0, "from_drives"), figure(0, "written_to_drives")), (0, 0));
+    assert!(figure(1, "hits") > figure(0, "hits") + 1000, "{report:#}");
+    assert!(figure(1, "from_drives") > 1000 && figure(1, "written_to_drives") > 1000);
+    assert!(run(&[]).contains("rackline-drives at 0.3 requests/s: "));
+
+    // A small drive has less, and nothing that is seen only once is written on request.
+    let admitted: Value = serde_json::from_str(&run(&[
+        "--json",
+        "--drive-blocks",
+        "10%",
+        "--admission",
+        "second-touch",
+    ]))
+    .unwrap();
+    let admitted = &admitted["points"][1];
+    assert!(admitted["written_to_drives"].as_u64().unwrap() < figure(1, "written_to_drives"));
+    assert!(admitted["from_drives"].as_u64().unwrap() < figure(1, "from_drives"));
+
+    let without = tempfile::NamedTempFile::with_suffix(".toml").unwrap();
+    let links = include_str!("../../serving/profiles/links-tract.toml");
+    let lines = links.lines().filter(|line| !line.starts_with("drive_"));
+    std::fs::write(without.path(), lines.collect::<Vec<_>>().join("\n")).unwrap();
+    let links = without.path().to_str().unwrap();
+    let refused = systems(&["--systems", "rackline-drives", "--links", links]);
+    let error = String::from_utf8(refused.stderr).unwrap();
+    assert!(error.contains("these links have no drives: add drive_read_gb_per_s"), "{error}");
+}
+
+#[test]
 fn the_published_form_of_traces_is_served() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let lines = "{\"timestamp\":0,\"input_length\":1100,\"output_length\":2,\"hash_ids\":[1,2]}\n\

@@ -19,7 +19,9 @@ pub use capacity::{Capacity, CapacityError};
 pub use optimum::optimum;
 pub use pool::{PoolModel, PoolPublished, PoolShape, PoolSimulation};
 pub use simulation::{Outcome, Simulation, Touch};
-pub use tiers::{Drive, TierOptions, TierOutcome, TierPool, TierSimulation};
+pub use tiers::{
+    Drive, DriveFigures, DriveModel, TierOptions, TierOutcome, TierPool, TierSimulation, depths,
+};
 pub use trace::{Lengths, Trace, TraceError};
 
 #[cfg(test)]

@@ -29,12 +29,12 @@ mod virtual_time;
 mod workload;
 
 pub use link::{Device, DeviceError, free_at};
-pub use links::{Links, LinksError};
+pub use links::{DriveLinks, Links, LinksError};
 pub use profile::{Decode, Prefill, Profile, ProfileError};
 pub use rack::{Rack, RackError};
 pub use scheduler::{Action, Scheduler};
 pub use served::{Served, Stage, Times};
 pub use summary::{Spread, Summary};
 pub use system::{System, UnknownSystem};
-pub use virtual_time::{Settings, Software, simulate};
+pub use virtual_time::{Settings, Simulated, Software, simulate};
 pub use workload::{Request, Workload, WorkloadError};

@@ -22,6 +22,17 @@ pub struct Links {
     pub local: Device,
     /// A request to a metadata server, with its answer.
     pub rpc_ns: u64,
+    /// The drives of a host; `None` where it has none.
+    pub drives: Option<DriveLinks>,
+}
+
+/// What the drives of a host reach together.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct DriveLinks {
+    /// Reading.
+    pub read: Device,
+    /// Writing.
+    pub write: Device,
 }
 
 /// Why a file is none of links.
@@ -39,6 +50,12 @@ pub enum LinksError {
         /// What is wrong.
         error: DeviceError,
     },
+    /// A part of the figures of a drive is missing.
+    #[error(
+        "a drive needs drive_read_gb_per_s and drive_write_gb_per_s: give both, or leave all figures of \
+         drives out"
+    )]
+    HalfDrive,
     /// Nobody has put such links in here.
     #[error("there are no links \"{0}\": give tract, or a file that ends with .toml")]
     Unknown(String),
@@ -56,6 +73,9 @@ struct File {
     network_latency_ns: u64,
     local_gb_per_s: f64,
     rpc_ns: u64,
+    drive_read_gb_per_s: Option<f64>,
+    drive_write_gb_per_s: Option<f64>,
+    drive_latency_ns: Option<u64>,
 }
 
 impl Links {
@@ -80,7 +100,19 @@ impl Links {
             Device::new(rate, latency_ns).map_err(|error| LinksError::Device { name, error })
         };
         let memory = file.memory_gb_per_s.map(|rate| device("memory_gb_per_s", rate, 0));
+        let drives = [
+            ("drive_read_gb_per_s", file.drive_read_gb_per_s),
+            ("drive_write_gb_per_s", file.drive_write_gb_per_s),
+        ];
+        let latency_ns = file.drive_latency_ns.unwrap_or(0);
+        let drives =
+            match drives.map(|(name, rate)| rate.map(|rate| device(name, rate, latency_ns))) {
+                [Some(read), Some(write)] => Some(DriveLinks { read: read?, write: write? }),
+                [None, None] if file.drive_latency_ns.is_none() => None,
+                _ => return Err(LinksError::HalfDrive),
+            };
         Ok(Self {
+            drives,
             memory: memory.transpose()?,
             device: device("device_gb_per_s", file.device_gb_per_s, file.device_latency_ns)?,
             network: device("network_gb_per_s", file.network_gb_per_s, file.network_latency_ns)?,

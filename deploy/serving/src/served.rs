@@ -10,6 +10,10 @@ pub struct Times {
     pub queue_ns: u64,
     /// Looking the prompt up, and holding what is found.
     pub lookup_ns: u64,
+    /// Until drives have restored what they have of it. In a run with real bytes this is a part of the
+    /// lookup.
+    #[serde(default)]
+    pub restore_ns: u64,
     /// Reading what is found.
     pub read_ns: u64,
     /// Computing the rest.
@@ -34,10 +38,14 @@ pub struct Times {
 pub type Stage = (&'static str, fn(&Times) -> u64);
 
 impl Times {
+    /// The stage in which drives restore. A run with real bytes has none.
+    pub const RESTORE: &'static str = "restore";
+
     /// The stages up to the first token, in order.
-    pub const TO_FIRST_TOKEN: [Stage; 10] = [
+    pub const TO_FIRST_TOKEN: [Stage; 11] = [
         ("queue", |it| it.queue_ns),
         ("lookup", |it| it.lookup_ns),
+        (Self::RESTORE, |it| it.restore_ns),
         ("KV read", |it| it.read_ns),
         ("compute", |it| it.compute_ns),
         ("KV write", |it| it.write_ns),
@@ -68,6 +76,9 @@ pub struct Served {
     pub blocks: u64,
     /// Those that its prefill worker found and read.
     pub hits: u64,
+    /// Blocks that drives restored for it.
+    #[serde(default)]
+    pub from_drives: u64,
     /// Those that were written. Blocks that another worker wrote meanwhile are not.
     pub published: u64,
     /// Those that the pool had no room for.

@@ -60,6 +60,8 @@ pub struct Summary {
     pub blocks: u64,
     /// Those that prefill workers found and read.
     pub hits: u64,
+    /// Blocks that drives restored for them.
+    pub from_drives: u64,
     /// Those that were written.
     pub published: u64,
     /// Those that the pool had no room for.
@@ -98,6 +100,7 @@ impl Summary {
             token: Spread::of(served.iter().filter_map(Served::token_ns).collect()),
             blocks: sum(|it| it.blocks),
             hits: sum(|it| it.hits),
+            from_drives: sum(|it| it.from_drives),
             published: sum(|it| it.published),
             refused: sum(|it| it.refused),
             lost: sum(|it| it.lost),

@@ -14,6 +14,12 @@
 //!   are on the reading host take the host's own link.
 //! - **RACK-S6** A prefill worker computes nothing while it reads or writes. For *direct* and *host-cache*
 //!   it writes in no time: GPUs keep what is to be pulled, and caches are filled in the background.
+//! - **RACK-S7** *rackline-drives* is *rackline* with drives on each host with a prefill worker. What
+//!   the pool's policy lets leave is found on a drive, if its host had written it there. The agent of
+//!   a host backs up what its node has, by the policy of the pool's agents. The prefill worker waits
+//!   for all blocks that a drive restores into the pool, however long, and then reads the prompt. Restores
+//!   and backups pass the host's link to the device, too. A backup moves few blocks at a time, so that
+//!   reads do not wait long for it. Decode workers look into the pool alone.
 
 use std::fmt;
 use std::str::FromStr;
@@ -26,6 +32,8 @@ use serde::Serialize;
 pub enum System {
     /// RACK-S1.
     Rackline,
+    /// RACK-S7.
+    RacklineDrives,
     /// RACK-S2.
     Direct,
     /// RACK-S3.
@@ -36,18 +44,23 @@ pub enum System {
 
 /// There is no such system.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("there is no system \"{0}\"; there are rackline, direct, host-cache and store")]
-pub struct UnknownSystem(pub String);
+#[error("there is no system \"{name}\"; there are {}", System::ALL.map(System::name).join(", "))]
+pub struct UnknownSystem {
+    /// The name.
+    pub name: String,
+}
 
 impl System {
     /// All systems.
-    pub const ALL: [Self; 4] = [Self::Rackline, Self::Direct, Self::HostCache, Self::Store];
+    pub const ALL: [Self; 5] =
+        [Self::Rackline, Self::RacklineDrives, Self::Direct, Self::HostCache, Self::Store];
 
     /// Its name.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::Rackline => "rackline",
+            Self::RacklineDrives => "rackline-drives",
             Self::Direct => "direct",
             Self::HostCache => "host-cache",
             Self::Store => "store",
@@ -56,7 +69,7 @@ impl System {
 
     /// Whether decode workers read from where prefill workers wrote, and not from a prefill worker.
     pub(crate) const fn is_shared(self) -> bool {
-        matches!(self, Self::Rackline | Self::Store)
+        matches!(self, Self::Rackline | Self::RacklineDrives | Self::Store)
     }
 }
 
@@ -71,6 +84,6 @@ impl FromStr for System {
 
     fn from_str(name: &str) -> Result<Self, UnknownSystem> {
         let known = Self::ALL.into_iter().find(|system| system.name() == name);
-        known.ok_or_else(|| UnknownSystem(name.to_owned()))
+        known.ok_or_else(|| UnknownSystem { name: name.to_owned() })
     }
 }

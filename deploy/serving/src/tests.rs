@@ -2,8 +2,9 @@
 
 use std::num::{NonZeroU16, NonZeroU32};
 
+use kv_drive::policy::{AdmissionKind, usual_watermarks};
 use proptest::prelude::*;
-use rackline_replay::{PoolShape, Trace};
+use rackline_replay::{PoolShape, TierOptions, Trace};
 
 use super::*;
 
@@ -47,11 +48,17 @@ fn settings(rack: Rack, chunks: u32, batch_max: u32) -> Settings {
             network: Device::new(0.5, 0).unwrap(),
             local: Device::new(2.0, 0).unwrap(),
             rpc_ns: 7 * MS,
+            drives: None,
         },
         system: System::Rackline,
         block_bytes: MS,
         software: Software::default(),
+        drives: None,
     }
+}
+
+fn simulate(settings: &Settings, workload: &Workload) -> Vec<Served> {
+    super::simulate(settings, workload).served
 }
 
 fn request(at_ms: u64, output_tokens: u64, blocks: std::ops::Range<u32>) -> Request {
@@ -88,6 +95,78 @@ fn what_was_computed_before_is_read() {
     let times = served[1].times;
     assert_eq!((times.read_ns, times.compute_ns), (4 * MS, 20 * MS));
     assert_eq!((times.write_ns, times.decode_read_ns), (2 * MS, 6 * MS));
+}
+
+/// A block takes 4 ms from a drive and 2 ms to it, 100 ms after it was published.
+fn with_drives(settings: Settings, room_blocks: Option<u64>) -> Settings {
+    let drives =
+        DriveLinks { read: Device::new(0.25, 0).unwrap(), write: Device::new(0.5, 0).unwrap() };
+    let options = TierOptions {
+        admission: AdmissionKind::All,
+        backup_age_ms: 100,
+        block_bytes: MS,
+        room_bytes: None,
+        watermarks: usual_watermarks(),
+    };
+    let room_bytes = room_blocks.map(|blocks| blocks * options.extent_bytes());
+    let links = Links { drives: Some(drives), ..settings.links };
+    let drives = Some(TierOptions { room_bytes, ..options });
+    Settings { links, drives, system: System::RacklineDrives, ..settings }
+}
+
+#[test]
+fn what_left_a_small_pool_comes_back_from_a_drive() {
+    let requests = vec![
+        request(0, 1, 0..4),
+        request(500, 1, 4..8),
+        request(1000, 1, 0..4),
+        request(1000, 1, 0..5),
+    ];
+    let small = settings(one_each(), 4, 8);
+    let run = super::simulate(&with_drives(small.clone(), None), &workload(requests.clone()));
+    let [_, _, again, last] = &run.served[..] else { panic!("four requests") };
+    assert_eq!((again.hits, again.from_drives, again.published), (4, 4, 0));
+    let times = again.times;
+    assert_eq!((times.restore_ns, times.read_ns, times.compute_ns), (16 * MS, 4 * MS, MS));
+    // The pool has four of five by then, and no room for the other one.
+    assert_eq!((last.hits, last.from_drives, last.times.restore_ns), (4, 0, 4 * MS));
+    // Once each.
+    assert_eq!(run.written_to_drives, 8);
+    let without = simulate(&small, &workload(requests));
+    assert_eq!((without[2].hits, without[2].from_drives), (0, 0));
+}
+
+#[test]
+fn a_restore_under_way_is_waited_for_and_not_begun_again() {
+    let requests = vec![
+        request(0, 1, 0..4),
+        request(500, 1, 4..8),
+        request(1000, 1, 0..4),
+        request(1004, 1, 0..4),
+    ];
+    let two = settings(Rack::new(1, 2, 1).unwrap(), 4, 8);
+    let served = simulate(&with_drives(two, None), &workload(requests));
+    let waited = |it: &Served| (it.hits, it.from_drives, it.times.restore_ns / MS);
+    assert_eq!(waited(&served[2]), (4, 4, 16));
+    assert_eq!(waited(&served[3]), (4, 0, 12));
+}
+
+#[test]
+fn a_block_that_left_before_its_backup_is_lost() {
+    let requests = vec![request(0, 1, 0..4), request(90, 1, 4..8), request(1000, 1, 0..4)];
+    let served = simulate(&with_drives(settings(one_each(), 4, 8), None), &workload(requests));
+    assert_eq!((served[2].hits, served[2].from_drives), (0, 0));
+}
+
+#[test]
+fn backups_take_the_link_of_their_host() {
+    let write_ns = |at_ns| {
+        let second = Request { at_ns, ..request(0, 1, 4..8) };
+        let settings = with_drives(settings(one_each(), 100, 8), None);
+        simulate(&settings, &workload(vec![request(0, 1, 0..4), second]))[1].times.write_ns
+    };
+    // The first backup reads from 144 to 145 ms. A write begins 40 ms after its request.
+    assert_eq!((write_ns(104 * MS + MS / 2), write_ns(200 * MS)), (4 * MS + MS / 2, 4 * MS));
 }
 
 #[test]
@@ -306,6 +385,11 @@ fn links_that_are_none_are_refused_by_name() {
     let error = |text: &str| Links::read(text).unwrap_err().to_string();
     let said = error(&good.replace("network_gb_per_s = 12.5", "network_gb_per_s = 0.0"));
     assert!(said.starts_with("network_gb_per_s: 0 * 10^9 bytes"), "{said}");
+    for half in ["drive_read_gb_per_s = 6.5", "drive_write_gb_per_s = 3.5"] {
+        assert!(
+            error(&good.replace(half, "")).starts_with("a drive needs drive_read_gb_per_s and")
+        );
+    }
     assert!(error(&good.replace("rpc_ns", "rpc_us")).contains("unknown field `rpc_us`"));
     assert!(Links::named("tract").is_ok() && Links::named("track").is_err());
     for system in System::ALL {
@@ -390,14 +474,17 @@ proptest! {
         (nodes, prefill, decode) in (1..4_u16, 2..4_u16, 2..4_u16),
         chunks in 1..60_u32,
         batch_max in 1..5_u32,
+        room_blocks in 1..60_u64,
         system in proptest::sample::select(&System::ALL[..]),
     ) {
         requests.sort_by_key(|it| it.at_ns);
         let rack = Rack::new(nodes, prefill, decode).unwrap();
         let workload = workload(requests);
-        let settings = Settings { system, ..settings(rack, chunks, batch_max) };
+        let drives = with_drives(settings(rack, chunks, batch_max), Some(room_blocks));
+        let settings = Settings { system, ..drives };
         let served = simulate(&settings, &workload);
         for it in &served {
+            prop_assert!(it.from_drives <= it.hits);
             let to_first: u64 = Times::TO_FIRST_TOKEN.iter().map(|(_, of)| of(&it.times)).sum();
             prop_assert_eq!(to_first, it.ttft_ns);
             prop_assert_eq!(it.ttft_ns + it.times.decode_ns, it.latency_ns);

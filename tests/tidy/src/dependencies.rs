@@ -19,7 +19,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("lock-manager", &["cxl-shm", "cxl-shm-objects", "kv-cache"]),
     ("rackline-qualify", &["cxl-shm"]),
     ("rackline-replay", &["kv-cache", "kv-drive"]),
-    ("rackline-serving", &["rackline-replay"]),
+    ("rackline-serving", &["rackline-replay", "kv-drive"]),
     ("rackline-simulate", &["kv-cache"]),
     ("rackline-workers", &["cxl-shm"]),
     ("demo", &["rackline", "cxl-shm", "kv-cache"]),

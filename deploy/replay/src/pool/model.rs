@@ -92,11 +92,23 @@ impl PoolModel {
         blocks: &[u32],
         first: usize,
     ) -> PoolPublished {
-        let (node, worker) = (usize::from(node), usize::from(worker));
         // Those behind a gap, too: the publish finds them there.
         self.touch(&blocks[first..]);
         let missing = (0..).zip(blocks).skip(first).filter(|(_, block)| !self.has(**block));
         let missing: Vec<(u32, u32)> = missing.map(|(depth, block)| (*block, depth)).collect();
+        self.take_in((node, worker), &missing)
+    }
+
+    /// Worker `worker` of `node` brings blocks back that are not there, each with its depth, as far as
+    /// there is room or room can be made.
+    pub fn restore(&mut self, worker: (u16, u16), blocks: &[(u32, u32)]) -> PoolPublished {
+        let missing = blocks.iter().copied().filter(|(block, _)| !self.has(*block));
+        self.take_in(worker, &missing.collect::<Vec<_>>())
+    }
+
+    /// Blocks with their depths, none of which is there.
+    fn take_in(&mut self, (node, worker): (u16, u16), missing: &[(u32, u32)]) -> PoolPublished {
+        let (node, worker) = (usize::from(node), usize::from(worker));
         let mut reserved = 0;
         loop {
             let open = missing.len() - reserved;
@@ -133,6 +145,12 @@ impl PoolModel {
     #[must_use]
     pub fn has(&self, block: u32) -> bool {
         self.places[block as usize].is_some()
+    }
+
+    /// The node that has a block.
+    #[must_use]
+    pub fn owner(&self, block: u32) -> Option<u16> {
+        self.places[block as usize].map(|place| place.node)
     }
 
     /// Blocks that have left.

@@ -4,7 +4,6 @@ use kv_cache::Watermarks;
 use kv_drive::policy::{LeafOrder, Oldest};
 
 use super::TierOptions;
-use crate::trace::Trace;
 
 /// The blocks on a drive, and the order in which they leave: what a store does, over names.
 #[derive(Debug)]
@@ -22,21 +21,13 @@ pub struct Drive {
 }
 
 impl Drive {
-    pub(super) fn new(trace: &Trace, options: &TierOptions) -> Self {
-        let unique = trace.unique_blocks() as usize;
-        let mut depths = vec![0; unique];
-        for request in trace.requests() {
-            for (depth, block) in (0_u16..=u16::MAX).chain(std::iter::repeat(u16::MAX)).zip(request)
-            {
-                depths[*block as usize] = depth;
-            }
-        }
+    pub(super) fn new(depths: Vec<u16>, options: &TierOptions) -> Self {
         Self {
             extent_bytes: options.extent_bytes(),
             room_bytes: options.room_bytes,
             watermarks: options.watermarks,
             order: LeafOrder::default(),
-            numbers: vec![None; unique],
+            numbers: vec![None; depths.len()],
             blocks: Vec::new(),
             depths,
         }
@@ -101,4 +92,16 @@ impl Drive {
         };
         numbers.into_iter().map(leave).collect()
     }
+}
+
+/// How many blocks are before each of `unique_blocks` in its prefix.
+#[must_use]
+pub fn depths<'r>(unique_blocks: u32, requests: impl Iterator<Item = &'r [u32]>) -> Vec<u16> {
+    let mut depths = vec![0; unique_blocks as usize];
+    for request in requests {
+        for (depth, block) in (0_u16..=u16::MAX).chain(std::iter::repeat(u16::MAX)).zip(request) {
+            depths[*block as usize] = depth;
+        }
+    }
+    depths
 }

@@ -9,18 +9,18 @@
 //! those are written that are due by the time of the trace, and that the pool still has.
 
 mod drive;
+mod model;
 
 use kv_cache::Watermarks;
 use kv_drive::io::PAGE_BYTES;
-use kv_drive::policy::{
-    AdmissionKind, BackupFigures, BackupOptions, Backups, drive_writes_per_day,
-};
+use kv_drive::policy::{AdmissionKind, BackupOptions, Backups, drive_writes_per_day};
 
 use super::pool::PoolSimulation;
 use super::simulation::{Outcome, Simulation};
 use super::trace::Trace;
 
-pub use drive::Drive;
+pub use drive::{Drive, depths};
+pub use model::{DriveFigures, DriveModel};
 
 /// Blocks that wait for their backup at most: more than any pool of a replay has.
 const WAITING_MAX: usize = 1 << 26;
@@ -89,27 +89,28 @@ impl TierOptions {
         self.block_bytes.max(1).next_multiple_of(PAGE_BYTES.into())
     }
 
-    /// Blocks that the drive has room for; for all of `trace` when it has no limit.
+    /// Blocks that the drive has room for; for all `unique_blocks` of a trace when it has no limit.
     #[must_use]
-    pub fn drive_blocks(&self, trace: &Trace) -> u64 {
+    pub fn drive_blocks(&self, unique_blocks: u32) -> u64 {
         let blocks = self.room_bytes.map(|bytes| bytes / self.extent_bytes());
-        blocks.unwrap_or_else(|| trace.unique_blocks().into())
+        blocks.unwrap_or_else(|| unique_blocks.into())
     }
 
     /// Blocks that become durable together: few against the room that the watermarks leave.
     #[must_use]
-    pub fn group(&self, trace: &Trace) -> usize {
-        usize::try_from(self.drive_blocks(trace) / 64).unwrap_or(GROUP_MAX).clamp(1, GROUP_MAX)
+    pub fn group(&self, unique_blocks: u32) -> usize {
+        usize::try_from(self.drive_blocks(unique_blocks) / 64)
+            .unwrap_or(GROUP_MAX)
+            .clamp(1, GROUP_MAX)
     }
 
-    /// How blocks of `trace` are chosen.
-    #[must_use]
-    pub fn backups(&self, trace: &Trace) -> Backups<u32> {
+    /// How blocks of a trace with `unique_blocks` are chosen.
+    fn backups(&self, unique_blocks: u32) -> Backups<u32> {
         Backups::new(BackupOptions {
             admission: self.admission,
             backup_age_ms: self.backup_age_ms,
             waiting_max: WAITING_MAX,
-            drive_blocks: usize::try_from(self.drive_blocks(trace)).unwrap_or(usize::MAX),
+            drive_blocks: usize::try_from(self.drive_blocks(unique_blocks)).unwrap_or(usize::MAX),
         })
     }
 }
@@ -167,9 +168,7 @@ impl TierOutcome {
 pub struct TierSimulation<'t, P> {
     trace: &'t Trace,
     pool: P,
-    drive: Drive,
-    backups: Backups<u32>,
-    group: usize,
+    drive: DriveModel,
     next: usize,
     outcome: TierOutcome,
 }
@@ -178,15 +177,9 @@ impl<'t, P: TierPool> TierSimulation<'t, P> {
     /// A replay of `trace` through `pool`, which has replayed nothing yet, and an empty drive.
     #[must_use]
     pub fn new(trace: &'t Trace, pool: P, options: &TierOptions) -> Self {
-        Self {
-            trace,
-            pool,
-            drive: Drive::new(trace, options),
-            backups: options.backups(trace),
-            group: options.group(trace),
-            next: 0,
-            outcome: TierOutcome::default(),
-        }
+        let depths = depths(trace.unique_blocks(), trace.requests().iter().map(Vec::as_slice));
+        let drive = DriveModel::new(depths, options);
+        Self { trace, pool, drive, next: 0, outcome: TierOutcome::default() }
     }
 
     /// Replays the next request. `false` when there is none.
@@ -209,7 +202,7 @@ impl<'t, P: TierPool> TierSimulation<'t, P> {
         self.drive.used(request);
         self.pool.step();
         for block in request.iter().filter(|block| self.pool.has(**block)) {
-            self.backups.seen(*block, self.drive.has(*block), now_ms);
+            self.drive.seen(*block, now_ms);
         }
         true
     }
@@ -217,24 +210,11 @@ impl<'t, P: TierPool> TierSimulation<'t, P> {
     /// Writes what is due, as far as the pool still has it.
     fn back_up(&mut self, now_ms: u64) {
         loop {
-            let mut group = Vec::with_capacity(self.group);
-            while group.len() < self.group
-                && let Some(block) = self.backups.due(now_ms)
-            {
-                if self.pool.has(block) && !self.drive.has(block) {
-                    group.push(block);
-                } else {
-                    self.outcome.gone_blocks += 1;
-                }
-            }
+            let group = self.drive.due(now_ms, |block| self.pool.has(block));
             if group.is_empty() {
                 return;
             }
-            self.outcome.written_blocks += group.len() as u64;
-            self.outcome.written_bytes += self.drive.write(&group);
-            let left = self.drive.keep_room();
-            self.outcome.left_blocks += left.len() as u64;
-            left.into_iter().for_each(|block| self.backups.left(block));
+            self.drive.write(&group);
         }
     }
 
@@ -248,8 +228,22 @@ impl<'t, P: TierPool> TierSimulation<'t, P> {
     /// What came of it so far.
     #[must_use]
     pub fn outcome(&self) -> TierOutcome {
-        let BackupFigures { refused, .. } = self.backups.figures();
-        TierOutcome { pool_alone: self.pool.outcome(), refused_blocks: refused, ..self.outcome }
+        let DriveFigures {
+            written_blocks,
+            written_bytes,
+            left_blocks,
+            gone_blocks,
+            refused_blocks,
+        } = self.drive.figures();
+        TierOutcome {
+            pool_alone: self.pool.outcome(),
+            written_blocks,
+            written_bytes,
+            left_blocks,
+            gone_blocks,
+            refused_blocks,
+            ..self.outcome
+        }
     }
 
     /// The pool.
@@ -261,7 +255,7 @@ impl<'t, P: TierPool> TierSimulation<'t, P> {
     /// The drive.
     #[must_use]
     pub fn drive(&self) -> &Drive {
-        &self.drive
+        self.drive.drive()
     }
 }
 

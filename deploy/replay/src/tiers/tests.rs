@@ -77,7 +77,7 @@ impl Plain<'_> {
     fn back_up(&mut self, now_ms: u64, pool: &[u32]) {
         loop {
             let mut group = Vec::new();
-            while group.len() < self.options.group(self.trace)
+            while group.len() < self.options.group(self.trace.unique_blocks())
                 && self.waiting.first().is_some_and(|(due_ms, _)| *due_ms <= now_ms)
             {
                 let (_, block) = self.waiting.remove(0);
@@ -118,7 +118,7 @@ impl Plain<'_> {
 
 /// An LRU pool and a drive, as lists.
 fn plain(trace: &Trace, capacity: usize, options: TierOptions) -> TierOutcome {
-    let touches = PlainTouches::new(options.drive_blocks(trace));
+    let touches = PlainTouches::new(options.drive_blocks(trace.unique_blocks()));
     let (waiting, drive, free, outcome) = (Vec::new(), Vec::new(), Vec::new(), Default::default());
     let mut plain = Plain { options, touches, waiting, drive, free, tick: 1, trace, outcome };
     let mut pool: Vec<u32> = Vec::new();

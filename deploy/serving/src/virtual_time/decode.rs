@@ -56,7 +56,9 @@ impl Run<'_> {
         };
         self.served[request].lost = (prompt.blocks.len() - found) as u64;
         let at_ns = match system {
-            System::Rackline => self.network.shared(now_ns, node, self.bytes_of(found)),
+            System::Rackline | System::RacklineDrives => {
+                self.network.shared(now_ns, node, self.bytes_of(found))
+            }
             System::Store => self.move_store(now_ns, node, &prompt.blocks[..found], false),
             System::Direct | System::HostCache => {
                 let from = rack.prefill_node(self.prefill[request]);

@@ -19,7 +19,7 @@ impl Kept {
     pub(super) fn new(settings: &Settings, unique_blocks: u32) -> Self {
         let Settings { system, rack, pool, .. } = settings;
         let parts = match system {
-            System::Rackline => 1,
+            System::Rackline | System::RacklineDrives => 1,
             System::Direct => 0,
             System::HostCache => rack.prefill_nodes(),
             System::Store => rack.nodes(),
@@ -40,7 +40,7 @@ impl Kept {
         let (node, worker) = place;
         match self.system {
             System::Direct => Vec::new(),
-            System::Rackline => vec![(0, place, blocks.to_vec())],
+            System::Rackline | System::RacklineDrives => vec![(0, place, blocks.to_vec())],
             System::HostCache => vec![(node.into(), (0, worker), blocks.to_vec())],
             System::Store => {
                 let of = |pool: usize| {
@@ -61,7 +61,7 @@ impl Kept {
     pub(super) fn has(&self, (node, _): (u16, u16), block: u32) -> bool {
         match self.system {
             System::Direct => false,
-            System::Rackline => self.pools[0].has(block),
+            System::Rackline | System::RacklineDrives => self.pools[0].has(block),
             System::HostCache => self.pools[usize::from(node)].has(block),
             System::Store => self.pools[self.home_of(block)].has(block),
         }
@@ -74,6 +74,17 @@ impl Kept {
             self.pools[pool].look_up(&part);
         }
         hits
+    }
+
+    /// The node that has a block in the pool that all share.
+    pub(super) fn owner(&self, block: u32) -> Option<u16> {
+        self.pools[0].owner(block)
+    }
+
+    /// A node brings blocks with their depths back into the pool that all share.
+    pub(super) fn restore(&mut self, node: u16, blocks: &[(u32, u32)]) {
+        self.pools[0].restore((node, 0), blocks);
+        self.pools[0].follow((node, 0));
     }
 
     pub(super) fn hold(&mut self, place: (u16, u16), blocks: &[u32]) {

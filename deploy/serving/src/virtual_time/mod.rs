@@ -6,14 +6,16 @@
 //!   blocks that are there leaves in between.
 
 mod decode;
+mod drives;
 mod events;
 mod kept;
 mod network;
 mod prefill;
 
-use rackline_replay::PoolShape;
+use rackline_replay::{PoolShape, TierOptions};
 
 use self::decode::Decoding;
+use self::drives::Drives;
 use self::events::{Event, Events};
 use self::kept::Kept;
 use self::network::Network;
@@ -60,16 +62,27 @@ pub struct Settings {
     pub block_bytes: u64,
     /// What the software takes.
     pub software: Software,
+    /// The drives of all hosts together, which [`System::RacklineDrives`] needs (RACK-S7).
+    pub drives: Option<TierOptions>,
 }
 
-/// Serves a workload. What became of each request, by its number.
+/// What became of requests, and of drives.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Simulated {
+    /// Each request, by its number.
+    pub served: Vec<Served>,
+    /// Blocks that were written to drives.
+    pub written_to_drives: u64,
+}
+
+/// Serves a workload.
 #[must_use]
-pub fn simulate(settings: &Settings, workload: &Workload) -> Vec<Served> {
+pub fn simulate(settings: &Settings, workload: &Workload) -> Simulated {
     let mut run = Run::new(settings, workload);
     while let Some((now_ns, event)) = run.events.next() {
         run.happens(now_ns, event);
     }
-    run.served
+    Simulated { served: run.served, written_to_drives: run.drives.written_blocks() }
 }
 
 /// A run under way.
@@ -78,6 +91,7 @@ struct Run<'s> {
     workload: &'s Workload,
     scheduler: Scheduler,
     kept: Kept,
+    drives: Drives,
     network: Network<'s>,
     /// The prefill worker of each request.
     prefill: Vec<u16>,
@@ -105,6 +119,7 @@ impl<'s> Run<'s> {
             workload,
             scheduler: Scheduler::new(rack, &profile.decode, workload),
             kept: Kept::new(settings, workload.unique_blocks),
+            drives: Drives::new(settings, workload),
             network: Network::new(&settings.links, rack.nodes()),
             prefill: vec![0; requests.len()],
             decoding: (0..rack.decode()).map(|_| Decoding::default()).collect(),
@@ -125,6 +140,7 @@ impl<'s> Run<'s> {
                 self.prefill_begins(now_ns, worker, request)
             }
             Event::LookedUp { worker, request } => self.looked_up(now_ns, worker, request),
+            Event::Restored { worker, request } => self.restored(now_ns, worker, request),
             Event::Read { worker, request } => self.read(now_ns, worker, request),
             Event::Computed { worker, request } => self.computed(now_ns, worker, request),
             Event::Written { worker, request, blocks } => {
@@ -138,6 +154,8 @@ impl<'s> Run<'s> {
                 self.decode_read(now_ns, worker, request, found);
             }
             Event::Iterated { worker } => self.iterated(now_ns, worker),
+            Event::BacksUp { node } => self.backs_up(now_ns, node),
+            Event::BackedUp { node } => self.backed_up(now_ns, node),
         }
     }
 

@@ -86,7 +86,7 @@ impl<'s> Network<'s> {
     }
 }
 
-fn pass(device: &Device, busy_until_ns: &mut u64, now_ns: u64, bytes: u64) -> u64 {
+pub(super) fn pass(device: &Device, busy_until_ns: &mut u64, now_ns: u64, bytes: u64) -> u64 {
     if bytes == 0 {
         return now_ns;
     }

@@ -1,4 +1,4 @@
-//! What a prefill worker does: look up, read, compute, write.
+//! What a prefill worker does: look up, wait for drives, read, compute, write.
 
 use super::Run;
 use super::events::Event;
@@ -17,14 +17,24 @@ impl Run<'_> {
 
     pub(super) fn looked_up(&mut self, now_ns: u64, worker: u16, request: usize) {
         self.served[request].times.lookup_ns = self.stage(now_ns, request);
-        let (place, node) = (self.place(worker), self.settings.rack.prefill_node(worker));
+        let place = self.place(worker);
         let blocks = &self.workload.requests[request].blocks;
         let found = &blocks[..self.kept.look_up(place, blocks)];
         self.hold(request, found);
+        match self.restore(now_ns, request, found.len()) {
+            Some(at_ns) => self.events.at(at_ns, Event::Restored { worker, request }),
+            None => self.read_found(now_ns, worker, request),
+        }
+    }
+
+    /// Reads what is held of a prompt.
+    pub(super) fn read_found(&mut self, now_ns: u64, worker: u16, request: usize) {
+        let node = self.settings.rack.prefill_node(worker);
+        let found = &self.workload.requests[request].blocks[..self.held[request].len()];
         self.served[request].hits = found.len() as u64;
         let bytes = self.bytes_of(found.len());
         let at_ns = match self.settings.system {
-            System::Rackline => self.network.shared(now_ns, node, bytes),
+            System::Rackline | System::RacklineDrives => self.network.shared(now_ns, node, bytes),
             System::Direct => now_ns,
             System::HostCache => self.network.local(now_ns, node, bytes),
             System::Store => self.move_store(now_ns, node, found, false),
@@ -47,7 +57,9 @@ impl Run<'_> {
         let is_missing = |block: &u32| !self.kept.has(place, *block);
         let missing: Vec<u32> = blocks.iter().copied().filter(is_missing).collect();
         let at_ns = match self.settings.system {
-            System::Rackline => self.network.shared(now_ns, node, self.bytes_of(missing.len())),
+            System::Rackline | System::RacklineDrives => {
+                self.network.shared(now_ns, node, self.bytes_of(missing.len()))
+            }
             // RACK-S6.
             System::Direct | System::HostCache => now_ns,
             System::Store if missing.is_empty() => now_ns,
@@ -73,13 +85,14 @@ impl Run<'_> {
             let is_there = |block: &&u32| self.kept.has(place, **block);
             let there = prompt[first..].iter().take_while(is_there).count();
             self.hold(request, &prompt[first..first + there]);
+            self.await_backup(now_ns, prompt);
         }
         let actions = self.scheduler.computed(worker, request);
         self.carry_out(now_ns, actions);
     }
 
     /// RACK-V3.
-    fn hold(&mut self, request: usize, blocks: &[u32]) {
+    pub(super) fn hold(&mut self, request: usize, blocks: &[u32]) {
         let place = self.place(self.prefill[request]);
         self.kept.hold(place, blocks);
         self.held[request].extend_from_slice(blocks);

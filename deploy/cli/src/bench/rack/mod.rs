@@ -18,7 +18,7 @@ use bytesize::ByteSize;
 use clap::Args;
 use rackline_replay::Capacity;
 use rackline_serving::{
-    Device, Links, Profile, Rack, Settings, Software, System, Workload, simulate,
+    Device, Links, Profile, Rack, Settings, Simulated, Software, System, Workload, simulate,
 };
 
 use self::fleet::{Fleet, Order};
@@ -262,8 +262,10 @@ impl Bench<'_> {
             system: System::Rackline,
             block_bytes: self.model_bytes,
             software: Software::MEASURED,
+            drives: None,
         };
-        Ok(Outcome { served: simulate(&settings, &self.workload), ..Outcome::default() })
+        let Simulated { served, .. } = simulate(&settings, &self.workload);
+        Ok(Outcome { served, ..Outcome::default() })
     }
 
     fn conditions(&self) -> Conditions {

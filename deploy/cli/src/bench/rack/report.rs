@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use bytesize::ByteSize;
-use rackline_serving::{Served, Spread, Summary};
+use rackline_serving::{Served, Spread, Summary, Times};
 use serde::Serialize;
 
 use super::run::Outcome;
@@ -47,8 +47,6 @@ pub(super) struct Part {
     late_prompts_ms: f64,
     /// Blocks that left the pool before a prefill worker could hold them for its decode worker.
     not_held: u64,
-    /// Blocks that came from drives, to prefill and to decode workers.
-    from_drives: u64,
     /// Why the first block was refused that was refused.
     why_refused: Option<String>,
     /// Each request, by its number.
@@ -59,7 +57,7 @@ impl Part {
     /// `None` of no requests.
     #[expect(clippy::cast_precision_loss, reason = "figures for people")]
     pub(super) fn of(outcome: Outcome) -> Option<Self> {
-        let Outcome { served, late, why_refused, not_held, from_drives } = outcome;
+        let Outcome { served, late, why_refused, not_held } = outcome;
         Some(Self {
             summary: Summary::of(&served)?,
             late_transfers: late.transfers,
@@ -67,7 +65,6 @@ impl Part {
             late_prompts: late.prompts,
             late_prompts_ms: late.prompts_ns as f64 / 1e6,
             not_held,
-            from_drives,
             why_refused,
             served,
         })
@@ -120,6 +117,10 @@ impl Report {
         let stages = self.parts().next().map_or(0, |(part, _)| part.summary.stages_ms.len());
         for stage in 0..stages {
             let name = self.parts().next().map_or("", |(part, _)| part.summary.stages_ms[stage].0);
+            // With real bytes a lookup waits for drives.
+            if name == Times::RESTORE {
+                continue;
+            }
             self.row(name, &|part| part.summary.stages_ms[stage].1, "  ");
         }
         say!("");
@@ -223,8 +224,8 @@ impl Part {
         if let Some(why) = &self.why_refused {
             say!("  refused: {why}");
         }
-        if self.from_drives > 0 {
-            say!("  {} came back from drives", counted(self.from_drives, "block"));
+        if self.summary.from_drives > 0 {
+            say!("  {} came back from drives", counted(self.summary.from_drives, "block"));
         }
         if self.not_held > 0 {
             say!(

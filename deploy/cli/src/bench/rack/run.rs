@@ -17,8 +17,6 @@ use super::worker::Role;
 pub(super) struct Outcome {
     /// By the number of the request.
     pub(super) served: Vec<Served>,
-    /// Blocks that came from drives, to prefill and to decode workers.
-    pub(super) from_drives: u64,
     /// Blocks that left the pool before they could be held.
     pub(super) not_held: u64,
     pub(super) late: Late,
@@ -215,11 +213,11 @@ impl Run<'_, '_> {
                 served.hits = done.hits;
                 served.published = done.published;
                 served.refused = done.refused;
+                served.from_drives += done.from_drives;
                 served.cpu_ns += done.cpu_ns;
                 let open = &mut self.open[done.request];
                 (open.computed_ns, open.at, open.is_held) = (now_ns, None, true);
                 self.outcome.late.add(done.late);
-                self.outcome.from_drives += done.from_drives;
                 self.outcome.not_held += done.not_held;
                 self.outcome.why_refused = self.outcome.why_refused.take().or(done.why_refused);
                 let actions = self.scheduler.computed(who.worker, done.request);
@@ -231,9 +229,9 @@ impl Run<'_, '_> {
                 served.times.decode_read_ns = done.read_ns;
                 served.times.decode_compute_ns = done.compute_ns;
                 served.lost = done.lost;
+                served.from_drives += done.from_drives;
                 served.cpu_ns += done.cpu_ns;
                 self.outcome.late.add(done.late);
-                self.outcome.from_drives += done.from_drives;
                 self.release(done.request)
             }
             Event::FirstToken { request, waited_ns } => {

@@ -22,6 +22,7 @@ pub(super) fn draw(path: &Path, report: &Report) -> Result<()> {
 
 const fn color(system: System) -> RGBColor {
     match system {
+        System::RacklineDrives => RGBColor(90, 170, 230),
         System::Direct => RGBColor(220, 50, 32),
         System::HostCache => RGBColor(20, 140, 70),
         System::Store => RGBColor(150, 90, 180),

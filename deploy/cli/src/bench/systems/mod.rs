@@ -8,8 +8,9 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
-use rackline_replay::{Capacity, PoolShape};
-use rackline_serving::{Links, Profile, Settings, Software, Summary, System, simulate};
+use kv_drive::policy::{AdmissionKind, BACKUP_AGE_MS, usual_watermarks};
+use rackline_replay::{Capacity, PoolShape, TierOptions};
+use rackline_serving::{Links, Profile, Settings, Simulated, Software, Summary, System, simulate};
 
 use self::report::{Conditions, Point, Report};
 use super::rack_arguments::RackArguments;
@@ -21,10 +22,11 @@ use crate::output::progress_bar;
 /// The systems differ in what they keep and over which link KV moves. All have the same scheduler, the same
 /// workers and the same room:
 ///
-///   rackline    prompts in memory that all hosts share, each host over its own link to it
-///   direct      no cache; decode workers pull prompts over the network, as with NIXL
-///   host-cache  direct, with a cache in the memory of each prefill host, as LMCache has
-///   store       blocks in the memory of all hosts behind a metadata server, as Mooncake's store has
+///   rackline         prompts in memory that all hosts share, each host over its own link to it
+///   rackline-drives  rackline, with a drive on each host for what the memory has no more room for
+///   direct           no cache; decode workers pull prompts over the network, as with NIXL
+///   host-cache       direct, with a cache in the memory of each prefill host, as LMCache has
+///   store            blocks in the memory of all hosts behind a metadata server, as Mooncake's store has
 ///
 /// These are models of the systems' shapes by the figures of two files, and no measurements of them. The
 /// lines above the table name both files' sources. What each system does is written down in
@@ -33,6 +35,7 @@ use crate::output::progress_bar;
 ///   rackline bench systems
 ///   rackline bench systems --workload C --nodes 4 --prefill 4 --decode 4 --rates 0.5,1,2,3,4 --svg c.svg
 ///   rackline bench systems mooncake.jsonl --block-tokens 512 --rates 0.5,1 --json
+///   rackline bench systems --capacity-blocks 5% --systems rackline,rackline-drives,direct
 ///
 /// The link alone is seldom the reason: 6,000 tokens of an 8B model take 78 ms at 10.1 GB/s of CXL, and 63 ms
 /// at 100 Gb/s of network. What differs is how much is computed again, and how long others wait for that.
@@ -73,6 +76,15 @@ pub(crate) struct Options {
     #[arg(long, value_name = "N", default_value = "unlimited")]
     capacity_blocks: Capacity,
 
+    /// Room of the drives of rackline-drives, all hosts together: as in --capacity-blocks.
+    #[arg(long, value_name = "N", default_value = "unlimited")]
+    drive_blocks: Capacity,
+
+    /// Which blocks rackline-drives writes to drives: all, second-touch or frequency; see
+    /// `rackline replay`.
+    #[arg(long, value_name = "RULE", default_value = "all")]
+    admission: AdmissionKind,
+
     /// Print the result as JSON.
     #[arg(long)]
     json: bool,
@@ -88,6 +100,11 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let rack = options.rack.rack()?;
     let profile = Profile::read(&options.rack.profile_text()?)?;
     let links = read_links(&options.links)?;
+    ensure!(
+        links.drives.is_some() || !options.systems.contains(&System::RacklineDrives),
+        "these links have no drives: add drive_read_gb_per_s and drive_write_gb_per_s to {}",
+        options.links
+    );
     let trace = options.workload.trace()?;
     let mut rates = options.rates.clone();
     rates.sort_by(f64::total_cmp);
@@ -111,8 +128,19 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         links_source: links.source.clone(),
         block_bytes,
         capacity_blocks: capacity,
+        drive_blocks: options.drive_blocks.blocks(first.unique_blocks),
         unique_blocks: first.unique_blocks,
     };
+    let drives = TierOptions {
+        admission: options.admission,
+        backup_age_ms: BACKUP_AGE_MS,
+        block_bytes,
+        room_bytes: None,
+        watermarks: usual_watermarks(),
+    };
+    let drive_blocks = options.drive_blocks.blocks(first.unique_blocks);
+    let room_bytes = drive_blocks.map(|blocks| u64::from(blocks) * drives.extent_bytes());
+    let drives = TierOptions { room_bytes, ..drives };
     let whole = NonZeroU32::MIN;
     let pool = PoolShape {
         nodes: NonZeroU16::new(rack.nodes()).unwrap_or(NonZeroU16::MIN),
@@ -139,10 +167,11 @@ pub(crate) fn run(options: &Options) -> Result<()> {
                 system: *system,
                 block_bytes,
                 software: Software::MEASURED,
+                drives: Some(drives),
             };
-            let summary =
-                Summary::of(&simulate(&settings, workload)).context("the trace has no requests")?;
-            points.push(Point { system: *system, rate: *rate, summary });
+            let Simulated { served, written_to_drives } = simulate(&settings, workload);
+            let summary = Summary::of(&served).context("the trace has no requests")?;
+            points.push(Point { system: *system, rate: *rate, summary, written_to_drives });
             bar.inc(1);
         }
     }

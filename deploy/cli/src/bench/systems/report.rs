@@ -21,6 +21,8 @@ pub(super) struct Conditions {
     pub(super) links_source: String,
     pub(super) block_bytes: u64,
     pub(super) capacity_blocks: Option<u32>,
+    /// Room of the drives of `rackline-drives`.
+    pub(super) drive_blocks: Option<u32>,
     pub(super) unique_blocks: u32,
 }
 
@@ -32,6 +34,8 @@ pub(super) struct Point {
     pub(super) rate: f64,
     #[serde(flatten)]
     pub(super) summary: Summary,
+    /// Blocks that were written to drives.
+    pub(super) written_to_drives: u64,
 }
 
 /// All that is printed.
@@ -51,7 +55,7 @@ impl Report {
         }
         self.conditions.print();
         say!(
-            "\n{:>10}  {:<11}{:>11}{:>10}{:>10}{:>8}{:>10}{:>9}{:>9}",
+            "\n{:>10}  {:<16}{:>11}{:>10}{:>10}{:>8}{:>10}{:>9}{:>9}",
             "requests/s",
             "system",
             "TTFT mean",
@@ -70,7 +74,7 @@ impl Report {
             last = point.rate;
             let rate = if is_new { point.rate.to_string() } else { String::new() };
             say!(
-                "{rate:>10}  {:<11}{:>11.1}{:>10.1}{:>10.1}{:>8.2}{:>10.3}{:>9.1}{:>9}",
+                "{rate:>10}  {:<16}{:>11.1}{:>10.1}{:>10.1}{:>8.2}{:>10.3}{:>9.1}{:>9}",
                 point.system.name(),
                 ttft.mean_ms,
                 ttft.p50_ms,
@@ -79,6 +83,15 @@ impl Report {
                 requests_per_s,
                 100.0 * point.summary.hit_rate(),
                 lost
+            );
+        }
+        for point in self.points.iter().filter(|it| it.system == System::RacklineDrives) {
+            say!(
+                "{} at {} requests/s: {} from drives, {} written to them",
+                point.system,
+                point.rate,
+                counted(point.summary.from_drives, "block"),
+                counted(point.written_to_drives, "block")
             );
         }
         say!(

@@ -40,8 +40,8 @@ pub(in super::super) fn run_tiers(
     let path = folder.path.to_str().context("the path of the folder is no text")?;
     let numbers = [
         folder.capacity_bytes,
-        tiers.drive_blocks(trace),
-        tiers.group(trace) as u64,
+        tiers.drive_blocks(trace.unique_blocks()),
+        tiers.group(trace.unique_blocks()) as u64,
         tiers.backup_age_ms,
     ];
     let [capacity, blocks, group, age] = numbers.map(|number| number.to_string());

@@ -86,7 +86,7 @@ impl Report {
             policy: options.policy.name(),
             touch: options.touch.name(),
             pool_blocks,
-            drive_blocks: tiers.room_bytes.map(|_| tiers.drive_blocks(trace)),
+            drive_blocks: tiers.room_bytes.map(|_| tiers.drive_blocks(trace.unique_blocks())),
             block_bytes: tiers.block_bytes,
             backup_age_ms: tiers.backup_age_ms,
             pool_alone_hits: 0,
