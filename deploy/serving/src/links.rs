@@ -57,7 +57,7 @@ pub enum LinksError {
     )]
     HalfDrive,
     /// Nobody has put such links in here.
-    #[error("there are no links \"{0}\": give tract, or a file that ends with .toml")]
+    #[error("there are no links \"{0}\": give tract or pcie5, or a file that ends with .toml")]
     Unknown(String),
 }
 
@@ -79,13 +79,14 @@ struct File {
 }
 
 impl Links {
-    /// Links that are built in: `tract`.
+    /// Links that are built in: `tract` and `pcie5`.
     ///
     /// # Errors
     /// [`LinksError::Unknown`].
     pub fn named(name: &str) -> Result<Self, LinksError> {
         match name {
             "tract" => Self::read(include_str!("../profiles/links-tract.toml")),
+            "pcie5" => Self::read(include_str!("../profiles/links-pcie5.toml")),
             _ => Err(LinksError::Unknown(name.to_owned())),
         }
     }

@@ -67,7 +67,8 @@ pub(crate) struct Options {
     #[command(flatten)]
     rack: RackArguments,
 
-    /// The links of each host: "tract", or a file that ends with .toml.
+    /// The links of each host: "tract" for those of the paper's rack, "pcie5" for those of a later one, or a
+    /// file that ends with .toml.
     #[arg(long, value_name = "LINKS", default_value = "tract")]
     links: String,
 
