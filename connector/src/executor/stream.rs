@@ -120,6 +120,8 @@ pub(super) fn bytes_of(buffer: &[Vec<u8>]) -> usize {
 
 impl Drop for Stream {
     fn drop(&mut self) {
+        // What waits is fetched for nobody.
+        self.work.as_ref().map(Adding::take_back);
         self.work = None;
         if let Some(thread) = self.thread.take() {
             // If it panicked, that was printed.
