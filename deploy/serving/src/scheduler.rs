@@ -112,7 +112,10 @@ impl Scheduler {
         for request in requests.iter().rev() {
             self.waiting.push_front(*request);
         }
-        std::iter::from_fn(|| self.prefill()).collect()
+        // The first that waits may fit on another worker, though not on the one that had the fewest.
+        let mut actions: Vec<_> = std::iter::from_fn(|| self.decode()).collect();
+        actions.extend(std::iter::from_fn(|| self.prefill()));
+        actions
     }
 
     fn prefill(&mut self) -> Option<Action> {

@@ -495,3 +495,39 @@ proptest! {
         prop_assert_eq!(&served, &simulate(&settings, &workload));
     }
 }
+
+/// RACK-R3: the worker with the fewest requests dies, and the one that is left has room.
+#[test]
+fn a_computed_prompt_does_not_wait_beside_a_decode_worker_with_room() {
+    let rack = Rack::new(2, 2, 2).unwrap();
+    // Tokens of the four requests: 10, 60, 10, 50; a worker has room for 80.
+    let long = |tokens: u64| Request {
+        at_ns: 0,
+        prompt_tokens: tokens - 1,
+        output_tokens: 1,
+        blocks: Vec::new(),
+    };
+    let requests = [10, 60, 10, 50].map(long).to_vec();
+    let workload = Workload { requests, block_tokens: 10, unique_blocks: 0 };
+    let decode = Decode {
+        base_us: 1.0,
+        request_us: 0.0,
+        context_token_us: 0.0,
+        batch_max: 100,
+        kv_tokens_max: 80,
+    };
+    let mut scheduler = Scheduler::new(&rack, &decode, &workload);
+    let prefill = |scheduler: &mut Scheduler, request| {
+        let action = scheduler.arrive(request);
+        let Some(Action::Prefill { worker, .. }) = action else { panic!("{action:?}") };
+        scheduler.computed(worker, request)
+    };
+    // Worker 0: 10 and 10 tokens. Worker 1: 60.
+    assert_eq!(prefill(&mut scheduler, 0), [Action::Decode { worker: 0, request: 0 }]);
+    assert_eq!(prefill(&mut scheduler, 1), [Action::Decode { worker: 1, request: 1 }]);
+    assert_eq!(prefill(&mut scheduler, 2), [Action::Decode { worker: 0, request: 2 }]);
+    // 50 more do not fit on worker 1, which has the fewest requests; on worker 0 they would.
+    assert_eq!(prefill(&mut scheduler, 3), []);
+    let actions = scheduler.lost_decode(1, &[1]);
+    assert!(actions.contains(&Action::Decode { worker: 0, request: 3 }), "{actions:?}");
+}
