@@ -6,8 +6,10 @@ use super::simulation::Outcome;
 use super::trace::Trace;
 
 /// The most hits that a cache of `capacity` blocks can have on `trace`, and what it evicts for them;
-/// `None` is no limit. Exact where each name stands for a block with all before it, as in traces of
-/// prompts; a proof and a comparison with all choices are in the tests.
+/// a capacity of `None` is no limit. The tests compare it with all choices.
+///
+/// `None` where a name stands behind two different ones, or in the first place and behind another: a name
+/// is to stand for a block with all before it, and what follows is no proof otherwise.
 ///
 /// After each request the cache has the blocks of the past that are used again soonest, and of those
 /// that are used again at the same time the ones nearer to the root. Unlike a [`Simulation`], it does
@@ -24,8 +26,11 @@ use super::trace::Trace;
 /// # Panics
 /// When the capacity is 0.
 #[must_use]
-pub fn optimum(trace: &Trace, capacity: Option<u32>) -> Outcome {
+pub fn optimum(trace: &Trace, capacity: Option<u32>) -> Option<Outcome> {
     assert_ne!(capacity, Some(0), "a cache holds at least one block");
+    if !each_has_one_parent(trace) {
+        return None;
+    }
     let most = capacity.map_or(usize::MAX, |blocks| blocks as usize);
     let next_uses = next_uses(trace);
     // Of each block that is in the cache: its next use, and its depth.
@@ -54,7 +59,19 @@ pub fn optimum(trace: &Trace, capacity: Option<u32>) -> Outcome {
             }
         }
     }
-    outcome
+    Some(outcome)
+}
+
+/// Whether each block is always behind the same one, or always the first.
+fn each_has_one_parent(trace: &Trace) -> bool {
+    let mut parents: Vec<Option<Option<u32>>> = vec![None; trace.unique_blocks() as usize];
+    trace.requests().iter().all(|request| {
+        let before = std::iter::once(None).chain(request.iter().copied().map(Some));
+        request
+            .iter()
+            .zip(before)
+            .all(|(block, parent)| *parents[*block as usize].get_or_insert(parent) == parent)
+    })
 }
 
 /// The request that uses each block of each request next.

@@ -5,9 +5,10 @@ use std::path::Path;
 use anyhow::{Context, Result, anyhow};
 use kv_cache::evict::policy::PolicyKind;
 use plotters::prelude::*;
-use rackline_replay::{Capacity, Touch, Trace};
+use rackline_replay::{Capacity, Outcome, Touch, Trace};
 
 use super::rule::Rule;
+use crate::output::complain;
 
 /// Where the curves are computed, in percent of the different blocks.
 const PERCENTS: [f64; 13] =
@@ -22,8 +23,16 @@ struct Curve {
 
 /// Replays `trace` at several capacities under every rule, and draws what came of it.
 pub(super) fn draw(path: &Path, source: &Path, trace: &Trace, touch: Touch) -> Result<()> {
-    let curves: Vec<_> = Rule::ALL.into_iter().map(|rule| curve(trace, rule, touch)).collect();
-    let unlimited = 100.0 * super::replay(trace, None, Rule::default(), touch).hit_rate();
+    let curves: Vec<_> =
+        Rule::ALL.into_iter().filter_map(|rule| curve(trace, rule, touch)).collect();
+    if curves.len() < Rule::ALL.len() {
+        complain!(
+            "rackline: there is no curve of the optimum: the trace has a name behind two different ones"
+        );
+    }
+    let best = trace.block_refs() - u64::from(trace.unique_blocks());
+    let unlimited = Outcome { hits: best, block_refs: trace.block_refs(), ..Outcome::default() };
+    let unlimited = 100.0 * unlimited.hit_rate();
     let name = source.file_name().unwrap_or(source.as_os_str()).to_string_lossy();
     let title = format!("{name}: {} different blocks, {touch}", trace.unique_blocks());
     let mut text = String::new();
@@ -32,12 +41,12 @@ pub(super) fn draw(path: &Path, source: &Path, trace: &Trace, touch: Touch) -> R
     std::fs::write(path, text).with_context(|| format!("{} cannot be written", path.display()))
 }
 
-fn curve(trace: &Trace, rule: Rule, touch: Touch) -> Curve {
+fn curve(trace: &Trace, rule: Rule, touch: Touch) -> Option<Curve> {
     let point = |percent| {
         let capacity = Capacity::PercentOfWorkingSet(percent).blocks(trace.unique_blocks());
-        (percent, 100.0 * super::replay(trace, capacity, rule, touch).hit_rate())
+        Some((percent, 100.0 * super::replay(trace, capacity, rule, touch)?.hit_rate()))
     };
-    Curve { rule, points: PERCENTS.into_iter().map(point).collect() }
+    Some(Curve { rule, points: PERCENTS.into_iter().map(point).collect::<Option<_>>()? })
 }
 
 fn color(rule: Rule) -> RGBColor {

@@ -216,7 +216,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         through_pool(options, &trace)?
     } else {
         let capacity = options.capacity_blocks.blocks(trace.unique_blocks());
-        let outcome = replay(&trace, capacity, options.policy, options.touch);
+        let outcome = replay(&trace, capacity, options.policy, options.touch).context(
+            "the optimum needs a name for each block with all before it, and this trace has a name behind two \
+             different ones: give another --policy",
+        )?;
         Report::new(options, &trace, capacity.map(u64::from), outcome)
     };
     if options.json {
@@ -279,7 +282,8 @@ fn read(path: &Path) -> Result<Trace> {
     trace.with_context(|| shown.to_string())
 }
 
-fn replay(trace: &Trace, capacity: Option<u32>, rule: Rule, touch: Touch) -> Outcome {
+/// `None` where there is no optimum of the trace.
+fn replay(trace: &Trace, capacity: Option<u32>, rule: Rule, touch: Touch) -> Option<Outcome> {
     let Rule::Policy(policy) = rule else {
         return rackline_replay::optimum(trace, capacity);
     };
@@ -289,7 +293,7 @@ fn replay(trace: &Trace, capacity: Option<u32>, rule: Rule, touch: Touch) -> Out
         bar.inc(1);
     }
     bar.finish_and_clear();
-    simulation.outcome()
+    Some(simulation.outcome())
 }
 
 fn print(report: &Report) {

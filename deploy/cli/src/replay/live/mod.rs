@@ -77,7 +77,7 @@ pub(super) type Replayed = (Outcome, u64, Live);
 
 /// Replays `trace` through a pool, one request after the other, each by the next of its workers.
 pub(super) fn run(wish: &Wish<'_>, trace: &Trace) -> Result<Replayed> {
-    let interrupt = Interrupt::install()?;
+    let interrupt = Interrupt::install_for_terminal()?;
     let salt = uuid::Uuid::new_v4().to_string();
     let Some((path, first_node)) = wish.pool else {
         let sizes = wish.sizes(trace)?;
@@ -112,7 +112,7 @@ fn compare((outcome, _, live): &mut Replayed, trace: &Trace, shape: &PoolShape) 
     let capacity = u32::try_from(shape.blocks()).ok();
     let alone = super::replay(trace, capacity, Rule::default(), Touch::LeafFirst);
     live.expected_hits = Some(expected.hits);
-    live.policy_hits = Some(alone.hits);
+    live.policy_hits = alone.map(|alone| alone.hits);
     ensure!(
         (outcome.hits, outcome.evictions) == (expected.hits, expected.evictions),
         "the pool had {} hits and {} evictions, a simulated one has {} and {}: this is a bug, \

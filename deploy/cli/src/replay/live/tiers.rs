@@ -32,7 +32,7 @@ pub(in super::super) fn run_tiers(
     trace: &Trace,
     tiers: &TierOptions,
 ) -> Result<(TierOutcome, LiveTiers)> {
-    let interrupt = Interrupt::install()?;
+    let interrupt = Interrupt::install_for_terminal()?;
     let sizes = wish.sizes(trace)?;
     let folder = OwnFolder::make(wish.drive_in, tiers, trace)?;
     let region = sizes.make_region("replay", &interrupt)?;
