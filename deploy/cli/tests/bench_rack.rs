@@ -296,3 +296,76 @@ fn interrupted_it_leaves_nothing() {
     let left: Vec<_> = left.filter(|name| name.to_string_lossy().starts_with(&own)).collect();
     assert!(left.is_empty(), "{left:?}");
 }
+
+/// In a container the process id is the same in each run.
+#[test]
+fn a_folder_that_was_there_is_not_used_and_not_removed() {
+    let drive = tempfile::tempdir().unwrap();
+    let file = trace(2, 2);
+    let script = "mkdir $0/rackline-bench-$$-0 && echo precious > $0/rackline-bench-$$-0/mine && \
+                  exec $1 bench rack $2 --speed 50 --block-bytes 4KiB --rate 1 --drive $0:64MiB";
+    let paths = [drive.path(), env!("CARGO_BIN_EXE_rackline").as_ref(), file.path()];
+    let output = Command::new("sh").args(["-c", script]).args(paths).output().unwrap();
+    let left: Vec<_> =
+        std::fs::read_dir(drive.path()).unwrap().map(|it| it.unwrap().path()).collect();
+    assert!(left.iter().any(|folder| folder.join("mine").exists()), "{left:?} {output:?}");
+}
+
+/// A terminal that is closed.
+#[test]
+fn hung_up_it_leaves_nothing_on_the_drive() {
+    let drive = tempfile::tempdir().unwrap();
+    let file = trace(6, 300);
+    let mut command = rackline();
+    command
+        .arg(file.path())
+        .args(["--rate", "1", "--drive"])
+        .arg(format!("{}:64MiB", drive.path().display()));
+    let mut process = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let clock = cxl_shm::clock::SystemClock::start();
+    // The lock manager, two agents and both workers.
+    while children(process.id()).0 < 5 {
+        assert!(clock.now_us() < 60_000_000, "no worker was started");
+        clock.sleep_ms(10);
+    }
+    kill_process(Pid::from_child(&process), Signal::HUP).unwrap();
+    process.wait().unwrap();
+    let left: Vec<_> =
+        std::fs::read_dir(drive.path()).unwrap().map(|it| it.unwrap().path()).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+/// Without reuse no prompt has a block in common with another, so none is hit.
+#[test]
+fn a_request_that_begins_again_does_not_hit_its_own_blocks() {
+    let file = trace(12, 300);
+    let path = file.path().to_str().unwrap();
+    let workers = ["--prefill", "3", "--decode", "3", "--nodes", "3", "--kill-node", "1"];
+    let size = ["--speed", "20", "--block-bytes", "4KiB", "--rate", "1", "--kill-at-s", "8"];
+    let report = json(&[&[path, "--no-reuse"][..], &workers, &size].concat());
+    let measured = &report["measured"];
+    assert!(measured["restarted"].as_u64().unwrap() > 0, "{measured:#}");
+    assert_eq!(measured["hits"], 0, "{measured:#}");
+    for served in measured["served"].as_array().unwrap() {
+        // One node died, once.
+        assert!(served["restarts"].as_u64().unwrap() <= 1, "{served}");
+        let stages = ["queue_ns", "lookup_ns", "read_ns", "compute_ns", "write_ns"];
+        let stages: u64 = stages.iter().map(|stage| served[stage].as_u64().unwrap()).sum();
+        assert!(stages <= served["ttft_ns"].as_u64().unwrap(), "{served}");
+    }
+}
+
+/// The agent of a killed host is killed, too: the host is declared dead, and its drive serves nobody.
+#[test]
+fn a_killed_host_with_a_drive_is_declared_dead() {
+    let drive = tempfile::tempdir().unwrap();
+    let file = trace(12, 300);
+    let mut command = rackline();
+    command.arg(file.path()).args(["--prefill", "3", "--decode", "3", "--nodes", "3"]);
+    command.args(["--kill-node", "1", "--kill-at-s", "4", "--rate", "1", "--block-bytes", "4KiB"]);
+    command.arg("--drive").arg(format!("{}:64MiB", drive.path().display()));
+    let output = command.output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && errors.contains("was declared dead"), "{errors}");
+    assert_eq!(std::fs::read_dir(drive.path()).unwrap().count(), 0);
+}

@@ -87,9 +87,13 @@ pub struct Served {
     pub lost: u64,
     /// Processor time of the calls of the pool for it, by the threads that called; 0 in virtual time.
     pub cpu_ns: u64,
-    /// How often it began again, because a worker died. The stages are those of the last time; the queue
-    /// counts from the arrival.
+    /// How often it began again, because a worker died. The stages are those of the time that gave its
+    /// first token; the queue counts from the arrival.
     pub restarts: u64,
+    /// Blocks that its prefill worker found when it began again. Most of them it had written itself, so
+    /// they are no hits.
+    #[serde(default)]
+    pub found_again: u64,
     /// The stages.
     #[serde(flatten)]
     pub times: Times,

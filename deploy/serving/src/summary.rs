@@ -72,6 +72,8 @@ pub struct Summary {
     pub cpu_ms: f64,
     /// Requests that began again, because a worker died.
     pub restarted: u64,
+    /// Blocks that these found when they began again, which are no hits.
+    pub found_again: u64,
     /// The mean of each stage up to the first token, in milliseconds, in order.
     pub stages_ms: Vec<(&'static str, f64)>,
 }
@@ -106,6 +108,7 @@ impl Summary {
             lost: sum(|it| it.lost),
             cpu_ms: ns(sum(|it| it.cpu_ns)) / requests as f64 / 1e6,
             restarted: served.iter().filter(|it| it.restarts > 0).count() as u64,
+            found_again: sum(|it| it.found_again),
             stages_ms: stages_ms.to_vec(),
         })
     }

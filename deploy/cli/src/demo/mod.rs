@@ -86,7 +86,7 @@ const CHUNK_BYTES: u64 = 8 << 20;
 const SMALL_CHUNK_BYTES: u64 = 4 << 20;
 
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let interrupt = Interrupt::install()?;
+    let interrupt = Interrupt::install_for_terminal()?;
     let quiet = options.json;
     let say = |line: String| {
         if !quiet {

@@ -36,7 +36,6 @@ impl DriveAgent {
     }
 
     /// Kills it as `kill -9` does, and waits for its end.
-    #[cfg(feature = "demo")]
     pub(crate) fn kill(mut self) -> Result<()> {
         self.process.kill();
         self.process.wait()?;

@@ -1,8 +1,9 @@
 //! Drives behind a pool: an agent on each node. All agents may be killed, and started again.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use bytesize::ByteSize;
 use cxl_shm::clock::{Clock, SystemClock};
 use cxl_shm::units::NodeId;
 use kv_cache::{AgentSeen, agent_of};
@@ -15,6 +16,8 @@ use crate::output::complain;
 
 /// What all folders together may take when nobody says how much.
 const DRIVE_BYTES: u64 = 2 << 30;
+/// The least that a drive may have.
+const DRIVE_BYTES_MIN: u64 = 2 << 20;
 /// An agent knows that another one lives when it has seen the beat of that one move.
 const BEATS: u64 = 4;
 /// A wait for agents fails after this time: far longer than on a slow machine.
@@ -49,7 +52,8 @@ pub(crate) struct Drives<'r> {
     interrupt: &'r Interrupt,
     folders: Vec<PathBuf>,
     folder_bytes: u64,
-    agents: Vec<DriveAgent>,
+    /// By node; none where it was killed.
+    agents: Vec<Option<DriveAgent>>,
     /// Whether the folders stay in the end.
     stay: bool,
     /// How many agents each node had.
@@ -59,6 +63,7 @@ pub(crate) struct Drives<'r> {
 impl<'r> Drives<'r> {
     /// Starts an agent on each node, each with a folder of its own in that of `drive`, named by
     /// `name`. With `stay` the folders stay in the end: what an earlier run has put there is found.
+    /// Otherwise the region is in their names, and a folder that is there is an error.
     pub(crate) fn start(
         region: &'r OwnRegion,
         nodes: u16,
@@ -67,17 +72,31 @@ impl<'r> Drives<'r> {
         stay: bool,
         interrupt: &'r Interrupt,
     ) -> Result<Self> {
-        let place = &drive.0.path;
-        let folders = (0..nodes).map(|node| place.join(format!("{name}-{node}")));
-        let folders: Vec<_> = folders.collect();
-        for folder in &folders {
-            std::fs::create_dir_all(folder).with_context(|| {
-                format!("cannot make {}: name a folder of this user's", folder.display())
-            })?;
-        }
         let folder_bytes = bytes_of(drive) / u64::from(nodes);
-        let agents = Vec::new();
+        ensure!(
+            folder_bytes >= DRIVE_BYTES_MIN,
+            "the drives of {nodes} nodes have {} together: give at least {}",
+            ByteSize(bytes_of(drive)),
+            ByteSize(DRIVE_BYTES_MIN * u64::from(nodes))
+        );
+        let place = &drive.0.path;
+        let cannot = |folder: &Path| {
+            format!("cannot make {}: name a folder of this user's", folder.display())
+        };
+        std::fs::create_dir_all(place).with_context(|| cannot(place))?;
+        let (folders, agents) = (Vec::new(), Vec::new());
         let mut drives = Self { region, interrupt, folders, folder_bytes, agents, stay, lives: 0 };
+        for node in 0..nodes {
+            let folder = if stay {
+                place.join(format!("{name}-{node}"))
+            } else {
+                place.join(format!("{name}-{}-{node}", region.superblock.uuid_text()))
+            };
+            let made =
+                if stay { std::fs::create_dir_all(&folder) } else { std::fs::create_dir(&folder) };
+            made.with_context(|| cannot(&folder))?;
+            drives.folders.push(folder);
+        }
         drives.start_agents()?;
         drives.wait_until_heard(0)?;
         Ok(drives)
@@ -85,13 +104,19 @@ impl<'r> Drives<'r> {
 
     /// An error when an agent has ended.
     pub(crate) fn check(&mut self) -> Result<()> {
-        self.agents.iter_mut().try_for_each(DriveAgent::check)
+        self.agents.iter_mut().flatten().try_for_each(DriveAgent::check)
+    }
+
+    /// Kills the agent of a node, as `kill -9` does.
+    pub(crate) fn kill(&mut self, node: u16) -> Result<()> {
+        let agent = self.agents.get_mut(usize::from(node)).and_then(Option::take);
+        agent.map_or(Ok(()), DriveAgent::kill)
     }
 
     /// The process ids of the agents.
     #[cfg(feature = "demo")]
     pub(crate) fn pids(&self) -> Vec<u32> {
-        self.agents.iter().map(DriveAgent::pid).collect()
+        self.agents.iter().flatten().map(DriveAgent::pid).collect()
     }
 
     /// Blocks that hosts can find on drives.
@@ -106,7 +131,7 @@ impl<'r> Drives<'r> {
     pub(crate) fn kill_and_start_again(&mut self) -> Result<Restart> {
         let clock = SystemClock::start();
         let announced_before = self.announced()?;
-        for agent in self.agents.drain(..) {
+        for agent in self.agents.drain(..).flatten() {
             agent.kill()?;
         }
         self.start_agents()?;
@@ -117,7 +142,7 @@ impl<'r> Drives<'r> {
     fn start_agents(&mut self) -> Result<()> {
         for (node, folder) in (0..).zip(&self.folders) {
             let path = self.region.path();
-            self.agents.push(DriveAgent::start(path, node, folder, self.folder_bytes)?);
+            self.agents.push(Some(DriveAgent::start(path, node, folder, self.folder_bytes)?));
         }
         self.lives += 1;
         Ok(())
@@ -130,7 +155,7 @@ impl<'r> Drives<'r> {
         let mut first_beats = vec![None; self.agents.len()];
         loop {
             self.interrupt.check()?;
-            self.agents.iter_mut().try_for_each(DriveAgent::check)?;
+            self.agents.iter_mut().flatten().try_for_each(DriveAgent::check)?;
             let (mut heard, mut found) = (true, 0);
             for (first, seen) in first_beats.iter_mut().zip(self.seen()?) {
                 let seen = seen.filter(|it| it.life == self.lives && it.beat > 0);
@@ -164,7 +189,9 @@ impl Drop for Drives<'_> {
     fn drop(&mut self) {
         self.agents.clear();
         for folder in self.folders.iter().filter(|_| !self.stay) {
-            if let Err(error) = std::fs::remove_dir_all(folder) {
+            if let Err(error) = std::fs::remove_dir_all(folder)
+                && error.kind() != std::io::ErrorKind::NotFound
+            {
                 complain!("rackline: {} is left: {error}", folder.display());
             }
         }

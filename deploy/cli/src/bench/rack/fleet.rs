@@ -123,8 +123,9 @@ impl<'r> Fleet<'r> {
         }
     }
 
-    /// Kills the workers of a node as `kill -9` does. What each has said before is still heard.
-    pub(super) fn kill(&mut self, node: u16) {
+    /// Kills the workers of a node, and the agent of its drive, as `kill -9` does. What each has said
+    /// before is still heard.
+    pub(super) fn kill(&mut self, node: u16) -> Result<()> {
         let rack = self.rack;
         let prefill = (0..rack.prefill()).filter(|it| rack.prefill_node(*it) == node);
         let decode = (0..rack.decode()).filter(|it| rack.decode_node(*it) == node);
@@ -133,16 +134,18 @@ impl<'r> Fleet<'r> {
             self.of(who.role)[usize::from(who.worker)].kill();
             self.killed.insert(who);
         }
+        self.drives.as_mut().map_or(Ok(()), |drives| drives.kill(node))
     }
 
-    /// Gives a worker a task. One that was killed gets none.
-    pub(super) fn give(&mut self, who: Who, task: &Task) -> Result<()> {
+    /// Gives a worker a task. One that was killed gets none, and the answer is false.
+    pub(super) fn give(&mut self, who: Who, task: &Task) -> Result<bool> {
         if self.killed.contains(&who) {
-            return Ok(());
+            return Ok(false);
         }
         let mut line = serde_json::to_vec(task)?;
         line.push(b'\n');
-        self.of(who.role)[usize::from(who.worker)].write(&line)
+        self.of(who.role)[usize::from(who.worker)].write(&line)?;
+        Ok(true)
     }
 
     /// What a worker did next; `None` when there was nothing for so long. An end of a worker that was

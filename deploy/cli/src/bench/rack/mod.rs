@@ -61,7 +61,8 @@ use crate::rack::{Drives, Interrupt, LockManager, OwnRegion, Sizes, bytes_of};
 ///   rackline bench rack --capacity-blocks 20% --drive /mnt/nvme:8GiB
 ///
 /// --speed lets a run pass faster: compute, gaps and the device are faster alike, and times are printed as
-/// if they were not. What the software takes counts as many times as much then.
+/// if they were not. What the software takes counts as many times as much then, and so do its deadlines: a
+/// killed node is declared dead after 3 seconds of the machine's clock.
 #[derive(Args, Debug)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Options {
@@ -108,7 +109,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "DIR[:SIZE]", conflicts_with_all = ["simulate", "beside_simulation"])]
     drive: Option<Drive>,
 
-    /// Kill all workers of this node, as kill -9 does. What they had begins again on others.
+    /// Kill all workers of this node, and the agent of its drive, as kill -9 does. What the workers had begins
+    /// again on others.
     #[arg(long, value_name = "NODE", requires = "kill_at_s", conflicts_with_all = ["simulate", "beside_simulation"])]
     kill_node: Option<u16>,
 
@@ -168,8 +170,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let capacity = options.capacity_blocks.blocks(workload.unique_blocks);
     let bench = Bench { options, rack, text, profile, workload, model_bytes, device, capacity };
     if let Some(path) = &options.svg {
-        // Before anything runs for long.
-        std::fs::write(path, "").with_context(|| format!("cannot write {}", path.display()))?;
+        // Before anything runs for long. A picture that is there stays until there is a new one.
+        let mut file = std::fs::OpenOptions::new();
+        file.append(true)
+            .create(true)
+            .open(path)
+            .with_context(|| format!("cannot write {}", path.display()))?;
     }
     let measured = if options.simulate { None } else { Some(bench.measure()?) };
     let simulated =
@@ -217,7 +223,7 @@ impl Bench<'_> {
     fn measure(&self) -> Result<Outcome> {
         let Self { options, rack, workload, .. } = self;
         let block_bytes = options.block_bytes.as_u64();
-        let interrupt = Interrupt::install()?;
+        let interrupt = Interrupt::install_for_terminal()?;
         let region = self.sizes()?.make_region("bench", &interrupt)?;
         // Not where workers are killed. Without a kill nobody is to be declared dead.
         let (manager_node, declare_ms) = match options.kill_node {

@@ -217,8 +217,9 @@ impl Part {
         }
         if self.summary.restarted > 0 {
             say!(
-                "  {} began again because a worker died; their stages are those of the last time",
-                counted(self.summary.restarted, "request")
+                "  {} began again because a worker died, and found {} again, which are no hits",
+                counted(self.summary.restarted, "request"),
+                counted(self.summary.found_again, "block")
             );
         }
         if let Some(why) = &self.why_refused {

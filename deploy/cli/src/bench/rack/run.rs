@@ -35,8 +35,9 @@ pub(super) struct Kill {
 /// A request under way.
 #[derive(Clone, Copy, Debug, Default)]
 struct Open {
-    /// Who has it.
+    /// Who has it, and whether that worker was told so.
     at: Option<Who>,
+    is_told: bool,
     /// Its prefill worker.
     prefill: u16,
     /// Whether that worker holds its blocks, as far as this process knows.
@@ -104,7 +105,7 @@ impl Run<'_, '_> {
     fn step(&mut self) -> Result<()> {
         let now_ns = self.now_ns();
         if let Some(kill) = self.kill.take_if(|kill| kill.at_ns <= now_ns) {
-            self.fleet.kill(kill.node);
+            self.fleet.kill(kill.node)?;
         }
         let mut within = self.kill.map(|kill| self.on_machine(kill.at_ns - now_ns));
         if let Some(next) = self.workload.requests.get(self.arrived) {
@@ -146,12 +147,17 @@ impl Run<'_, '_> {
                 Action::Prefill { worker, request } => {
                     self.open[request].prefill = worker;
                     let served = &mut self.outcome.served[request];
-                    served.times.queue_ns = now_ns.saturating_sub(served.arrived_ns);
+                    if served.ttft_ns == 0 {
+                        served.times.queue_ns = now_ns.saturating_sub(served.arrived_ns);
+                    }
                     (Who { role: Role::Prefill, worker }, request)
                 }
                 Action::Decode { worker, request } => {
                     let waited_ns = now_ns.saturating_sub(self.open[request].computed_ns);
-                    self.outcome.served[request].times.decode_queue_ns = waited_ns;
+                    let served = &mut self.outcome.served[request];
+                    if served.ttft_ns == 0 {
+                        served.times.decode_queue_ns = waited_ns;
+                    }
                     (Who { role: Role::Decode, worker }, request)
                 }
             };
@@ -164,7 +170,7 @@ impl Run<'_, '_> {
                 Role::Prefill => Task::Prefill(prompt),
                 Role::Decode => Task::Decode { prompt, output_tokens, told_ns: machine_ns() },
             };
-            self.fleet.give(who, &task)?;
+            self.open[request].is_told = self.fleet.give(who, &task)?;
         }
         Ok(())
     }
@@ -178,7 +184,7 @@ impl Run<'_, '_> {
             // The next prefill worker may be another one.
             self.release(*request)?;
             self.open[*request].at = None;
-            self.outcome.served[*request].restarts += 1;
+            self.outcome.served[*request].restarts += u64::from(self.open[*request].is_told);
         }
         let actions = match who.role {
             Role::Prefill => {
@@ -197,7 +203,8 @@ impl Run<'_, '_> {
             return Ok(());
         }
         let prefill = Who { role: Role::Prefill, worker: open.prefill };
-        self.fleet.give(prefill, &Task::Release { request })
+        self.fleet.give(prefill, &Task::Release { request })?;
+        Ok(())
     }
 
     fn heard(&mut self, who: Who, event: Event) -> Result<()> {
@@ -206,13 +213,19 @@ impl Run<'_, '_> {
             Event::Ready => bail!("a worker was ready twice"),
             Event::Prefilled(done) => {
                 let served = self.served(done.request)?;
-                served.times.lookup_ns = done.lookup_ns;
-                served.times.read_ns = done.read_ns;
-                served.times.compute_ns = done.compute_ns;
-                served.times.write_ns = done.write_ns;
-                served.hits = done.hits;
-                served.published = done.published;
-                served.refused = done.refused;
+                if served.ttft_ns == 0 {
+                    served.times.lookup_ns = done.lookup_ns;
+                    served.times.read_ns = done.read_ns;
+                    served.times.compute_ns = done.compute_ns;
+                    served.times.write_ns = done.write_ns;
+                }
+                // What it has written itself is no hit.
+                match served.restarts {
+                    0 => served.hits = done.hits,
+                    _ => served.found_again += done.hits,
+                }
+                served.published += done.published;
+                served.refused += done.refused;
                 served.from_drives += done.from_drives;
                 served.cpu_ns += done.cpu_ns;
                 let open = &mut self.open[done.request];
@@ -225,9 +238,11 @@ impl Run<'_, '_> {
             }
             Event::Fetched(done) => {
                 let served = self.served(done.request)?;
-                served.times.decode_lookup_ns = done.lookup_ns;
-                served.times.decode_read_ns = done.read_ns;
-                served.times.decode_compute_ns = done.compute_ns;
+                if served.ttft_ns == 0 {
+                    served.times.decode_lookup_ns = done.lookup_ns;
+                    served.times.decode_read_ns = done.read_ns;
+                    served.times.decode_compute_ns = done.compute_ns;
+                }
                 served.lost = done.lost;
                 served.from_drives += done.from_drives;
                 served.cpu_ns += done.cpu_ns;
@@ -236,9 +251,9 @@ impl Run<'_, '_> {
             }
             Event::FirstToken { request, waited_ns } => {
                 let served = self.served(request)?;
-                served.times.first_token_ns = waited_ns;
                 // The reader has had the first token of a request that began again.
                 if served.ttft_ns == 0 {
+                    served.times.first_token_ns = waited_ns;
                     served.ttft_ns = now_ns.saturating_sub(served.arrived_ns);
                     self.open[request].first_token_ns = now_ns;
                 }

@@ -152,8 +152,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         chunk_blocks: whole,
     };
     if let Some(path) = &options.svg {
-        // Before anything runs for long.
-        std::fs::write(path, "").with_context(|| format!("cannot write {}", path.display()))?;
+        // Before anything runs for long. A picture that is there stays until there is a new one.
+        let mut file = std::fs::OpenOptions::new();
+        file.append(true)
+            .create(true)
+            .open(path)
+            .with_context(|| format!("cannot write {}", path.display()))?;
     }
     let runs = (rates.len() * options.systems.len()) as u64;
     let bar = progress_bar(runs, "{bar:40} {pos}/{len} runs, {eta} left");
