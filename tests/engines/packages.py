@@ -2,8 +2,8 @@
 
     python3 packages.py NAME      fetches what is missing, and prints the folder
 
-Each folder beside this file that has a ``requirements.txt`` of exact versions is a NAME. The packages
-lie in a folder of their own, for the path of the environment of ``vllm/environment.py``: in
+Each folder beside this file that has a ``requirements.txt`` of exact versions is a NAME. `benches/engines`
+has more of them. The packages lie in a folder of their own, for the path of the environment of ``vllm/environment.py``: in
 ``$RACKLINE_CACHE``, else ``~/.cache/rackline``. Nothing that they need for a GPU is fetched."""
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ sys.path.insert(0, str(HERE / "vllm"))
 from environment import cache_folder  # noqa: E402
 
 
-def packages(name: str) -> pathlib.Path:
+def packages(name: str, beside: pathlib.Path = HERE) -> pathlib.Path:
     """The folder with the packages of an engine, made when it is not there."""
-    requirements = HERE / name / "requirements.txt"
+    requirements = beside / name / "requirements.txt"
     made_by = hashlib.sha256(requirements.read_bytes()).hexdigest()[:12]
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     folder = cache_folder() / f"{name}-packages-{version}-{made_by}"
