@@ -10,7 +10,7 @@ import systems
 EPILOG = """\
 what is measured, for each prompt, one after the other:
   1. The prefill server gets the prompt, and computes one token.
-  2. The decode server gets the same prompt at once. Its first token and its last one are timed.
+  2. The decode server gets the same prompt after --pause-ms. Its first and its last token are timed.
 A run is one system, with servers of its own. Each repetition runs all systems, in an order drawn anew.
 
 what is checked:
@@ -41,6 +41,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add("--prompts", type=at_least(2), metavar="N", help="measured prompts of a run (8)")
     add("--tokens", type=at_least(64), default=900, help="tokens of a prompt (%(default)s)")
     add("--answer", type=at_least(2), default=16, help="tokens of an answer (%(default)s)")
+    add(
+        "--pause-ms", type=at_least(0), default=500, metavar="MS",
+        help="between the two requests, in no figure: stores save after the first (%(default)s)",
+    )  # fmt: skip
     add("--seed", type=int, default=1, help="of the prompts and of the order (%(default)s)")
     add(
         "--foreign-limit", type=percent, default=10.0, metavar="PERCENT",

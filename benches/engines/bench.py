@@ -63,8 +63,14 @@ class Bench:
             for number, prompt in enumerate(self.prompts):
                 if number == load.WARM_UP:
                     watch = Watch()
-                answer = self.options.answer
-                got = load.measure(prefill, decode, prompt, answer, system.to_prefill())
+                got = load.measure(
+                    prefill,
+                    decode,
+                    prompt,
+                    system.to_prefill(),
+                    answer=self.options.answer,
+                    pause_s=self.options.pause_ms / 1000,
+                )
                 run.wrong_answers += got.tokens != self.expected[number]
                 if number >= load.WARM_UP:
                     run.measured.append(got)
@@ -97,8 +103,7 @@ class Bench:
         arguments += ["--max-model-len", str(MODEL_TOKENS), "--max-num-seqs", "8"]
         arguments += ["--kv-cache-memory-bytes", str(256 << 20)]
         arguments += ["--prefix-caching-hash-algo", "sha256_cbor"]
-        # The scheduler and the worker of a server are one process.
-        arguments += ["--distributed-executor-backend", "uni", "--disable-uvicorn-access-log"]
+        arguments += ["--disable-uvicorn-access-log"]
         if system is None:
             return Server(processes, name, arguments)
         transfer, environment = system.connector(side), system.environment(side)

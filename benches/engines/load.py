@@ -23,9 +23,10 @@ class Measured:
     first_ms: float
     """From the request to the decode server to its first token."""
     both_first_ms: float
-    """From the request to the prefill server to the first token of the decode server."""
+    """From the request to the prefill server to the first token of the decode server, without the pause
+    between the two requests."""
     whole_ms: float
-    """From the request to the prefill server to the last token of the decode server."""
+    """The same to the last token of the decode server."""
     computed_tokens: int
     """Of the prompt, by the decode server."""
     tokens: list[int]
@@ -51,12 +52,20 @@ def expected(server: Server, given: list[list[int]], answer: int) -> list[list[i
 
 
 def measure(
-    prefill: Server, decode: Server, prompt: list[int], answer: int, params: dict[str, Any] | None
+    prefill: Server,
+    decode: Server,
+    prompt: list[int],
+    params: dict[str, Any] | None,
+    *,
+    answer: int,
+    pause_s: float,
 ) -> Measured:
     before = decode.prompt_tokens()
     began = time.perf_counter()
     told = prefill.answer(**request(prompt, 1), **kv_transfer(params))
     prefilled = time.perf_counter()
+    time.sleep(pause_s)
+    asked = time.perf_counter()
     tokens: list[int] = []
     first = None
     body = dict(request(prompt, answer), **kv_transfer(told.get("kv_transfer_params")))
@@ -69,11 +78,12 @@ def measure(
     ended = time.perf_counter()
     if first is None:
         raise Failed("the decode server answered without a token")
+    prefill_s = prefilled - began
     return Measured(
-        prefill_ms=1000 * (prefilled - began),
-        first_ms=1000 * (first - prefilled),
-        both_first_ms=1000 * (first - began),
-        whole_ms=1000 * (ended - began),
+        prefill_ms=1000 * prefill_s,
+        first_ms=1000 * (first - asked),
+        both_first_ms=1000 * (prefill_s + first - asked),
+        whole_ms=1000 * (prefill_s + ended - asked),
         computed_tokens=computed_since(decode, before, len(prompt)),
         tokens=tokens,
     )

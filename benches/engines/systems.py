@@ -49,7 +49,9 @@ class Rackline(Control):
 
     def start(self, stack: contextlib.ExitStack) -> None:
         size = f"{(2 * self.room >> 20) + 64}MiB"
-        self.region = stack.enter_context(region.Region(size, "1536KiB", chunk="8MiB"))
+        # Each of the 3 heads of a block of tokens is a block of the pool.
+        block = f"{BLOCK_TOKENS * KV_BYTES_OF_TOKEN // 3 >> 10}KiB"
+        self.region = stack.enter_context(region.Region(size, block, chunk="8MiB"))
 
     def connector(self, side: int) -> dict[str, Any]:
         return dict(
@@ -67,7 +69,14 @@ class Nixl(Control):
     name, title, peer, transfers = "nixl", "NixlConnector", "nixl", True
 
     def connector(self, side: int) -> dict[str, Any]:
-        return dict(kv_connector="NixlConnector", kv_buffer_device="cpu", kv_role=role(side))
+        # Its threads spin. With vLLM's default, 4, no processor is left to the engines on a small machine.
+        more = {"num_threads": 1}
+        return dict(
+            kv_connector="NixlConnector",
+            kv_buffer_device="cpu",
+            kv_role=role(side),
+            kv_connector_extra_config=more,
+        )
 
     def environment(self, side: int) -> dict[str, str]:
         return dict(
