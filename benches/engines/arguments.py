@@ -60,7 +60,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     if options.systems is not None:
         names = [name for name in options.systems.split(",") if name]
     if unknown := [name for name in names if name not in systems.SYSTEMS]:
-        parser.error(f"--systems: there is no {unknown[0]!r}: choose from {','.join(systems.SYSTEMS)}")
+        parser.error(
+            f"--systems: there is no {unknown[0]!r}: choose from {','.join(systems.SYSTEMS)}"
+        )
     if not names or len(set(names)) < len(names):
         parser.error("--systems: name each system once, and at least one")
     if options.tokens + options.answer > systems.MODEL_TOKENS:

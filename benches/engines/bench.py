@@ -50,8 +50,12 @@ class Bench:
         run = Run(kind.name, repetition)
         began_s = time.monotonic()
         packages = self.made["packages"].get(kind.name)
-        with self._place(f"{kind.name}-{repetition}", packages) as (processes, folder), contextlib.ExitStack() as stack:
-            room = len(self.prompts) * (self.options.tokens + self.options.answer) * KV_BYTES_OF_TOKEN
+        with contextlib.ExitStack() as stack:
+            place = self._place(f"{kind.name}-{repetition}", packages)
+            processes, folder = stack.enter_context(place)
+            room = (
+                len(self.prompts) * (self.options.tokens + self.options.answer) * KV_BYTES_OF_TOKEN
+            )
             system = kind(processes, folder, room)
             system.start(stack)
             prefill = self._server(processes, "prefill", system, PREFILL)

@@ -40,9 +40,7 @@ def prompts(seed: int, count: int, tokens: int) -> list[list[int]]:
 
 def expected(server: Server, given: list[list[int]], answer: int) -> list[list[int]]:
     """What a single server answers. Answers that are equal for two prompts would show no wrong KV."""
-    told = [
-        server.answer(**request(prompt, answer))["choices"][0]["token_ids"] for prompt in given
-    ]
+    told = [server.answer(**request(prompt, answer))["choices"][0]["token_ids"] for prompt in given]
     if len({tuple(tokens) for tokens in told}) < len(told):
         raise Failed(
             "two prompts have the same answer, so wrong KV would not be seen: give another --seed, or "

@@ -43,12 +43,16 @@ class Run:
         told = [
             f"first token at the decode {self.median('first_ms'):.0f} ms",
             f"others took {self.pressure.foreign_percent:.0f} % of the processors",
-            "no pressure is told" if waited is None else f"some task waited {waited:.0f} % of the time",
+            "no pressure is told"
+            if waited is None
+            else f"some task waited {waited:.0f} % of the time",
         ]
         if self.wrong_answers:
             told.append(f"{self.wrong_answers} WRONG ANSWERS")
         if self.fewer:
-            told.append(f"fewer tokens transferred for {self.fewer} of {len(self.measured)} prompts")
+            told.append(
+                f"fewer tokens transferred for {self.fewer} of {len(self.measured)} prompts"
+            )
         if self.is_busy:
             told.append("thrown away" if self.is_thrown_away else "kept in spite of the others")
         return "; ".join(told)
@@ -57,7 +61,11 @@ class Run:
 def table(options: Any, runs: list[Run]) -> str:
     rows = [
         ["KV goes by", "first token at the decode, least and median, ms", "of the control's"]
-        + ["from the prompt to that token, ms", "to the last token, ms", "of the prompt transferred"]
+        + [
+            "from the prompt to that token, ms",
+            "to the last token, ms",
+            "of the prompt transferred",
+        ]
         + ["processor s a prompt", "others took, %", "some task waited, %", "runs kept"]
     ]
     rows.append(["---"] * len(rows[0]))

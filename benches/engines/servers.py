@@ -87,7 +87,7 @@ class Processes:
 
     def said(self, name: str) -> str:
         lines = (self._logs / f"{name}.log").read_text(errors="replace").splitlines()
-        errors = [line for line in lines if "Error" in line or "rror:" in line]
+        errors = [line for line in lines if "Error" in line]
         last = (errors or lines or ["nothing"])[-1].strip()
         return f"It last said: {last[:300]} (--logs DIR keeps all that it says)"
 

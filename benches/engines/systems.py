@@ -177,5 +177,6 @@ def role(side: int) -> str:
 
 
 SYSTEMS: dict[str, type[Control]] = {
-    system.name: system for system in (Control, Rackline, Nixl, MooncakeStore, LmcacheServer, Example)
+    system.name: system
+    for system in (Control, Rackline, Nixl, MooncakeStore, LmcacheServer, Example)
 }

@@ -2,9 +2,10 @@
 
     python3 packages.py NAME      fetches what is missing, and prints the folder
 
-Each folder beside this file that has a ``requirements.txt`` of exact versions is a NAME. `benches/engines`
-has more of them. The packages lie in a folder of their own, for the path of the environment of ``vllm/environment.py``: in
-``$RACKLINE_CACHE``, else ``~/.cache/rackline``. Nothing that they need for a GPU is fetched."""
+Each folder beside this file that has a ``requirements.txt`` of exact versions is a NAME. The packages
+lie in a folder of their own, for the path of the environment of ``vllm/environment.py``: in
+``$RACKLINE_CACHE``, else ``~/.cache/rackline``. Nothing that they need for a GPU is fetched.
+`benches/engines` has more such folders."""
 
 from __future__ import annotations
 

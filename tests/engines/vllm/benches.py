@@ -6,4 +6,4 @@ import pathlib
 import sys
 
 _FOLDER = pathlib.Path(__file__).resolve().parents[3] / "benches"
-sys.path += [str(_FOLDER / "vllm"), str(_FOLDER / "python")]
+sys.path += [str(_FOLDER / "vllm"), str(_FOLDER / "python"), str(_FOLDER / "engines")]
