@@ -15,7 +15,7 @@ import sys
 import environment
 import packages
 from arguments import parse
-from systems import SYSTEMS
+from systems import SYSTEMS, place_of
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -31,7 +31,7 @@ def main() -> None:
     for name in options.systems:
         if (peer := SYSTEMS[name].peer) is not None:
             try:
-                folders[name] = str(packages.packages(peer, beside(peer)))
+                folders[name] = str(packages.packages(peer, place_of(peer)))
             except (OSError, subprocess.CalledProcessError) as error:
                 missing[name] = f"could not be installed ({error}): run it again with a network"
     made_here = dict(python=python, model=model, packages=folders, missing=missing)
@@ -54,12 +54,6 @@ def namespaces() -> list[str]:
             "itself: run it as root, or where users may make namespaces"
         )
     return told
-
-
-def beside(peer: str) -> pathlib.Path:
-    """Where the requirements of a peer are. LMCache is a peer of the tests, too."""
-    own = HERE / "peers"
-    return own if (own / peer).is_dir() else packages.HERE
 
 
 def command() -> str:

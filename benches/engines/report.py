@@ -8,9 +8,7 @@ from typing import Any
 
 from load import Measured
 from pressure import Pressure
-from systems import SYSTEMS
-
-PACKAGES = {"nixl": "nixl 1.5.1", "mooncake": "mooncake 0.3.13.post1", "lmcache": "lmcache 0.5.6"}
+from systems import SYSTEMS, version
 
 
 @dataclasses.dataclass
@@ -75,7 +73,7 @@ def table(options: Any, runs: list[Run]) -> str:
 
 
 def row(options: Any, name: str, runs: list[Run]) -> list[str]:
-    title = ", ".join(filter(None, [SYSTEMS[name].title, PACKAGES.get(name)]))
+    title = ", ".join(filter(None, [SYSTEMS[name].title, version(SYSTEMS[name])]))
     own = kept(runs, name)
     tried = [run for run in runs if run.system == name]
     cells = [title]
@@ -155,6 +153,7 @@ def as_json(options: Any, runs: list[Run]) -> dict[str, Any]:
     asked = {name: value for name, value in vars(options).items() if name not in ("json", "logs")}
     return {
         "options": asked,
+        "peers": {name: version(SYSTEMS[name]) for name in options.systems},
         "runs": [dataclasses.asdict(run) for run in runs],
         "problems": problems(options, runs),
     }

@@ -15,6 +15,9 @@ MODEL_TOKENS = 2048
 KV_BYTES_OF_TOKEN = 46_080
 """SmolLM2-135M in float32: keys and values of 30 layers, 3 heads of 64."""
 PREFILL, DECODE = 0, 1
+HERE = pathlib.Path(__file__).resolve().parent
+# LMCache is a peer of the tests, too.
+PEERS = [HERE / "peers", HERE.parents[1] / "tests" / "engines"]
 
 
 class Control:
@@ -23,6 +26,8 @@ class Control:
     name, title = "control", "none: the decode computes"
     peer: str | None = None
     """The folder with its requirements."""
+    package = ""
+    """Which of them it is."""
     transfers = False
 
     def __init__(self, processes: Processes, folder: pathlib.Path, room: int) -> None:
@@ -66,7 +71,8 @@ class Rackline(Control):
 
 
 class Nixl(Control):
-    name, title, peer, transfers = "nixl", "NixlConnector", "nixl", True
+    name, title, transfers = "nixl", "NixlConnector", True
+    peer, package = "nixl", "nixl"
 
     def connector(self, side: int) -> dict[str, Any]:
         # Its threads spin. With vLLM's default, 4, no processor is left to the engines on a small machine.
@@ -91,26 +97,19 @@ class Nixl(Control):
 
 
 class MooncakeStore(Control):
-    name, title, peer, transfers = "mooncake", "MooncakeStoreConnector", "mooncake", True
+    name, title, transfers = "mooncake", "MooncakeStoreConnector", True
+    peer, package = "mooncake", "mooncake-transfer-engine-non-cuda"
 
     def start(self, stack: contextlib.ExitStack) -> None:
         packages = self.processes.packages
         assert packages is not None
         rpc, http, metrics = free_port(), free_port(), free_port()
-        libraries = packages / "mooncake_transfer_engine_non_cuda.libs"
-        self.processes.start(
-            "mooncake-master",
-            [
-                str(packages / "mooncake" / "mooncake_master"),
-                "--rpc_address=127.0.0.1",
-                f"--port={rpc}",
-                "--enable_http_metadata_server=true",
-                "--http_metadata_server_host=127.0.0.1",
-                f"--http_metadata_server_port={http}",
-                f"--metrics_port={metrics}",
-            ],
-            LD_LIBRARY_PATH=str(libraries),
-        )
+        command = [str(packages / "mooncake" / "mooncake_master"), "--rpc_address=127.0.0.1"]
+        command += [f"--port={rpc}", f"--metrics_port={metrics}"]
+        command += ["--enable_http_metadata_server=true", f"--http_metadata_server_port={http}"]
+        command += ["--http_metadata_server_host=127.0.0.1"]
+        libraries = str(packages / "mooncake_transfer_engine_non_cuda.libs")
+        self.processes.start("mooncake-master", command, LD_LIBRARY_PATH=libraries)
         self.processes.wait_for_port("mooncake-master", rpc)
         self.processes.wait_for_port("mooncake-master", http)
         # Each of the two servers offers a segment, and either could get all prompts.
@@ -141,7 +140,8 @@ class MooncakeStore(Control):
 
 
 class LmcacheServer(Control):
-    name, title, peer, transfers = "lmcache", "LMCacheMPConnector", "lmcache", True
+    name, title, transfers = "lmcache", "LMCacheMPConnector", True
+    peer, package = "lmcache", "lmcache"
 
     def start(self, stack: contextlib.ExitStack) -> None:
         self.port = free_port()
@@ -170,6 +170,20 @@ class Example(Control):
         return dict(
             kv_connector="ExampleConnector", kv_role="kv_both", kv_connector_extra_config=more
         )
+
+
+def place_of(peer: str) -> pathlib.Path:
+    """The folder in which the folder of a peer is."""
+    return next(place for place in PEERS if (place / peer).is_dir())
+
+
+def version(system: type[Control]) -> str | None:
+    """The package that a system needs, and its pinned version."""
+    if system.peer is None:
+        return None
+    pins = (place_of(system.peer) / system.peer / "requirements.txt").read_text().splitlines()
+    (pin,) = [line for line in pins if line.startswith(f"{system.package}==")]
+    return pin.replace("==", " ")
 
 
 def role(side: int) -> str:
