@@ -42,7 +42,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add("--tokens", type=at_least(64), default=900, help="tokens of a prompt (%(default)s)")
     add("--answer", type=at_least(2), default=16, help="tokens of an answer (%(default)s)")
     add(
-        "--pause-ms", type=at_least(0), default=500, metavar="MS",
+        "--pause-ms", type=at_least(0), default=1000, metavar="MS",
         help="between the two requests, in no figure: stores save after the first (%(default)s)",
     )  # fmt: skip
     add("--seed", type=int, default=1, help="of the prompts and of the order (%(default)s)")

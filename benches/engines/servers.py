@@ -87,9 +87,11 @@ class Processes:
 
     def said(self, name: str) -> str:
         lines = (self._logs / f"{name}.log").read_text(errors="replace").splitlines()
-        errors = [line for line in lines if "Error" in line]
-        last = (errors or lines or ["nothing"])[-1].strip()
-        return f"It last said: {last[:300]} (--logs DIR keeps all that it says)"
+        errors = [line for line in lines if " ERROR " in line or "Error: " in line]
+        # The first may be the cause, and the last of a traceback names it.
+        shown = [line.strip()[:300] for line in errors or lines]
+        ends = dict.fromkeys([*shown[:1], *shown[-1:]] if errors else shown[-1:])
+        return f"It said: {' ... '.join(ends) or 'nothing'} (--logs DIR keeps all of it)"
 
 
 class Server:

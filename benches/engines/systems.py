@@ -107,7 +107,8 @@ class MooncakeStore(Control):
         command = [str(packages / "mooncake" / "mooncake_master"), "--rpc_address=127.0.0.1"]
         command += [f"--port={rpc}", f"--metrics_port={metrics}"]
         command += ["--enable_http_metadata_server=true", f"--http_metadata_server_port={http}"]
-        command += ["--http_metadata_server_host=127.0.0.1"]
+        # Blocks that take longer than the default, 10 s, are refused: so it is on a busy machine.
+        command += ["--http_metadata_server_host=127.0.0.1", "--default_kv_lease_ttl=60000"]
         libraries = str(packages / "mooncake_transfer_engine_non_cuda.libs")
         self.processes.start("mooncake-master", command, LD_LIBRARY_PATH=libraries)
         self.processes.wait_for_port("mooncake-master", rpc)
