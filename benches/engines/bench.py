@@ -38,6 +38,16 @@ class Bench:
             server.wait_until_it_serves()
             self.expected = load.expected(server, self.prompts, self.options.answer)
 
+    def repeat(self, runs: list[Run]) -> None:
+        """All systems in turn, in an order that is drawn for each repetition."""
+        names, repetitions = self.options.systems, self.options.repetitions
+        dice = random.Random(self.options.seed)
+        for repetition in range(1, repetitions + 1):
+            for name in dice.sample(names, len(names)):
+                say(f"{repetition} of {repetitions}: {name}")
+                runs.append(self.run(name, repetition))
+                say(f"    {runs[-1].in_words()}")
+
     def run(self, name: str, repetition: int) -> Run:
         if name in self.made["missing"]:
             return Run(name, repetition, failed=self.made["missing"][name])
@@ -125,15 +135,14 @@ def main() -> None:
         bench.plain()
     except Failed as error:
         sys.exit(f"benches/engines: the server without a connector: {error}")
-    dice, runs = random.Random(options.seed), []
-    for repetition in range(1, options.repetitions + 1):
-        for name in dice.sample(options.systems, len(options.systems)):
-            say(f"{repetition} of {options.repetitions}: {name}")
-            runs.append(bench.run(name, repetition))
-            say(f"    {runs[-1].in_words()}")
-    print(report.table(options, runs))
-    if options.json is not None:
-        options.json.write_text(json.dumps(report.as_json(options, runs), indent=1) + "\n")
+    runs: list[Run] = []
+    try:
+        bench.repeat(runs)
+    finally:
+        # Also what there is when it is interrupted.
+        print(report.table(options, runs), flush=True)
+        if options.json is not None:
+            options.json.write_text(json.dumps(report.as_json(options, runs), indent=1) + "\n")
     if problems := report.problems(options, runs):
         sys.exit("\n".join(f"benches/engines: {problem}" for problem in problems))
 
@@ -143,7 +152,4 @@ def say(what: str) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except KeyboardInterrupt:
-        sys.exit(130)
+    main()

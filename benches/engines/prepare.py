@@ -5,10 +5,12 @@ empty, and gone afterwards. Its network is the loopback device: peers listen on 
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -36,8 +38,21 @@ def main() -> None:
                 missing[name] = f"could not be installed ({error}): run it again with a network"
     made_here = dict(python=python, model=model, packages=folders, missing=missing)
     bench = [sys.executable, str(HERE / "bench.py"), json.dumps(made_here), *sys.argv[1:]]
-    sys.stderr.flush()
-    os.execv(unshare[0], [*unshare, *bench])
+    sys.exit(run_to_its_end([*unshare, *bench]))
+
+
+def run_to_its_end(command: list[str]) -> int:
+    """`unshare` takes no notice of signals: what is in its group is told to end."""
+    process = subprocess.Popen(command, start_new_session=True, preexec_fn=killed_with_parent)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: os.killpg(process.pid, signal.SIGTERM))
+    return process.wait()
+
+
+def killed_with_parent() -> None:
+    """Also when this is killed. `unshare` then kills the bench, and the kernel what that has started."""
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
 def namespaces() -> list[str]:

@@ -37,11 +37,12 @@ class Processes:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        # What runs beside the servers ends after them.
-        for process in reversed(self._running.values()):
+        for process in self._running.values():
             process.terminate()
+        give_up_s = time.monotonic() + END_LIMIT_S
+        for process in self._running.values():
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(END_LIMIT_S)
+                process.wait(max(0, give_up_s - time.monotonic()))
             # What it started is in its group.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
