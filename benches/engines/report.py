@@ -58,7 +58,7 @@ class Run:
 
 def table(options: Any, runs: list[Run]) -> str:
     rows = [
-        ["KV goes by", "first token at the decode, least and median, ms", "of the control's"]
+        ["KV goes by", "first token at the decode, ms: least, median, most", "of the control's"]
         + [
             "from the prompt to that token, ms",
             "to the last token, ms",
@@ -80,7 +80,7 @@ def row(options: Any, name: str, runs: list[Run]) -> list[str]:
     if own:
         first = [figure for run in own for figure in run.figures("first_ms")]
         prompts = len(first)
-        cells.append(f"{min(first):.0f}, {statistics.median(first):.0f}")
+        cells.append(f"{min(first):.0f}, {statistics.median(first):.0f}, {max(first):.0f}")
         cells.append(span(ratios(runs, name), "{:.3f}") or "-")
         for figure in ("both_first_ms", "whole_ms"):
             cells.append(f"{statistics.median(sum((run.figures(figure) for run in own), [])):.0f}")
