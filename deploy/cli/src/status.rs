@@ -385,6 +385,8 @@ fn node_status(
 fn state_of(heartbeat: &NodeHeartbeat, death: Option<&NodeDeath>) -> &'static str {
     match (heartbeat.state, death) {
         (Some(state), _) if state.is_vacant() => state.in_words(),
+        // The line was read before the heartbeats were watched: it may be older than the death.
+        (_, Some(death)) if death.over => NodeState::Dead.in_words(),
         (_, Some(death)) if death.is_quarantined() => "quarantined",
         (_, Some(_)) => "recovering",
         (_, None) if heartbeat.in_admission => "joining",
