@@ -9,7 +9,7 @@ use super::{HostSeen, seconds};
 
 /// Counters of the cache, the names of their families, and what they count. What is left out is in
 /// the families of the tiers.
-pub(super) const SUMS: [(&str, &str, &str); 37] = [
+pub(super) const SUMS: [(&str, &str, &str); 38] = [
     ("lookups", "rackline_lookups_total", "Lookups of a prefix."),
     ("lookup_blocks", "rackline_lookup_blocks_total", "Blocks that were looked up."),
     ("lookup_hits", "rackline_lookup_hits_total", "Blocks of those that the caller got."),
@@ -70,6 +70,11 @@ pub(super) const SUMS: [(&str, &str, &str); 37] = [
         "failed_chunks",
         "rackline_failed_chunks_total",
         "Chunks that processes of this host noted as failed: they are taken out of use.",
+    ),
+    (
+        "ended_processes",
+        "rackline_ended_processes_total",
+        "Processes of this host that ended without leaving: killed, or crashed.",
     ),
     (
         "prefetch_asked_blocks",

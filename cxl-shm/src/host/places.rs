@@ -91,6 +91,15 @@ impl GoneProcess {
         self.slot
     }
 
+    /// The process, if it died and the layer above may name this place. `None` when it left in order.
+    #[must_use]
+    pub fn died(&self) -> Option<ProcessIdentity> {
+        match self.place {
+            Place::Taken { identity, named: true } => Some(identity),
+            _ => None,
+        }
+    }
+
     pub(super) fn place(&self) -> Place {
         self.place
     }

@@ -391,10 +391,11 @@ impl<H: HostMemory> HostTier<H> {
         })
     }
 
-    /// Frees the place of a process that is gone. Does nothing when another process has done so.
-    pub(crate) fn free_place(&self, gone: GoneProcess) {
+    /// Frees the place of a process that is gone. False when another process has done so.
+    pub(crate) fn free_place(&self, gone: GoneProcess) -> bool {
         let place_at = self.process_at(gone.slot()).0;
-        let _ = self.memory.compare_exchange(place_at, gone.place().word(), Place::Free.word());
+        let (before, after) = (gone.place().word(), Place::Free.word());
+        self.memory.compare_exchange(place_at, before, after).is_ok()
     }
 
     /// Whether no other process has had the place that `token` names since.

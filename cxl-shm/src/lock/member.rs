@@ -104,6 +104,6 @@ impl<B: Backend> Member<B> {
         if gone.is_empty() || !self.recover_locks() {
             return 0;
         }
-        gone.into_iter().map(|gone| self.forget_process(gone)).count()
+        gone.into_iter().filter(|gone| self.forget_process(*gone)).count()
     }
 }

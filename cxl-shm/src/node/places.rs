@@ -27,9 +27,10 @@ impl<B: Backend> Member<B> {
     }
 
     /// Strikes a process off the registry that is gone, and after which the layer above has tidied
-    /// up: its place passes on. Does nothing when another process has struck it off (HOST-N3).
-    pub fn forget_process(&self, gone: GoneProcess) {
-        self.handle.tier().free_place(gone);
+    /// up: its place passes on. Does nothing, and returns false, when another process has struck it
+    /// off (HOST-N3).
+    pub fn forget_process(&self, gone: GoneProcess) -> bool {
+        self.handle.tier().free_place(gone)
     }
 }
 

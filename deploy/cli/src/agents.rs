@@ -56,7 +56,7 @@ pub(crate) struct DroppedStatus {
     /// The block left the pool, or was damaged there, before it was copied.
     left_pool: u64,
     /// No drive took the block.
-    refused_by_drives: u64,
+    pub(crate) refused_by_drives: u64,
     /// The drive did not write the block in time.
     drive_silent: u64,
 }

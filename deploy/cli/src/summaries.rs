@@ -43,6 +43,9 @@ pub(crate) struct Counted {
     pub(crate) restored_bytes: u64,
     pub(crate) evicted_blocks: u64,
     removed_blocks: u64,
+    pub(crate) damaged_blocks: u64,
+    pub(crate) memory_faults: u64,
+    pub(crate) ended_processes: u64,
 }
 
 impl Counted {
@@ -62,6 +65,9 @@ impl Counted {
             restored_bytes: summary.promoted_bytes,
             evicted_blocks: summary.evicted_blocks,
             removed_blocks: summary.removed_blocks,
+            damaged_blocks: summary.damaged_blocks,
+            memory_faults: summary.memory_faults,
+            ended_processes: summary.ended_processes,
         }
     }
 
@@ -81,6 +87,9 @@ impl Counted {
             restored_bytes: self.restored_bytes + other.restored_bytes,
             evicted_blocks: self.evicted_blocks + other.evicted_blocks,
             removed_blocks: self.removed_blocks + other.removed_blocks,
+            damaged_blocks: self.damaged_blocks + other.damaged_blocks,
+            memory_faults: self.memory_faults + other.memory_faults,
+            ended_processes: self.ended_processes + other.ended_processes,
         }
     }
 }
@@ -206,6 +215,9 @@ mod tests {
             promoted_bytes: 0,
             evicted_blocks: 0,
             removed_blocks: 0,
+            damaged_blocks: 0,
+            memory_faults: 0,
+            ended_processes: 0,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a node says of itself, for tools of any host: three lines, which repeat a number so that a
+//! What a node says of itself, for tools of any host: four lines, which repeat a number so that a
 //! reader sees lines of one time.
 
 use bytemuck::{Pod, Zeroable};
@@ -9,7 +9,7 @@ use cxl_shm::units::Incarnation;
 use super::halves;
 
 /// Lines of a summary.
-pub(super) const SUMMARY_LINES: u64 = 3;
+pub(super) const SUMMARY_LINES: u64 = 4;
 /// Looks at lines that are being written.
 const LOOKS: u32 = 4;
 
@@ -60,6 +60,13 @@ pub struct NodeSummary {
     pub evicted_blocks: u64,
     /// Complete blocks that left the pool, for whatever reason.
     pub removed_blocks: u64,
+    /// Blocks of the misses that were damaged in memory: descriptors or bytes that were not those
+    /// that were published.
+    pub damaged_blocks: u64,
+    /// Pages of payload that the device could not read.
+    pub memory_faults: u64,
+    /// Processes that ended without leaving.
+    pub ended_processes: u64,
 }
 
 /// What a tool sees of the summary of a node.
@@ -115,6 +122,7 @@ macro_rules! figure_line {
 figure_line!(PoolLine, b"sump");
 figure_line!(ReadLine, b"sumr");
 figure_line!(WriteLine, b"sumw");
+figure_line!(TroubleLine, b"sumt");
 
 impl NodeSummary {
     /// About how many milliseconds ago the node said so, when its heartbeat is `heartbeat` now.
@@ -123,7 +131,7 @@ impl NodeSummary {
         heartbeat.saturating_sub(self.heartbeat).saturating_mul(HEARTBEAT_MS)
     }
 
-    fn encode(&self) -> [[u64; 7]; 3] {
+    fn encode(&self) -> [[u64; 7]; 4] {
         let first = u64::from(self.number) << 32 | u64::from(self.incarnation.0);
         [
             [
@@ -153,13 +161,14 @@ impl NodeSummary {
                 self.evicted_blocks,
                 self.removed_blocks,
             ],
+            [first, self.damaged_blocks, self.memory_faults, self.ended_processes, 0, 0, 0],
         ]
     }
 
-    /// What three lines say; `None` when they are of different summaries.
-    fn decode([pool, reads, writes]: [[u64; 7]; 3]) -> Option<Self> {
+    /// What four lines say; `None` when they are of different summaries.
+    fn decode([pool, reads, writes, troubles]: [[u64; 7]; 4]) -> Option<Self> {
         let first = pool[0];
-        if reads[0] != first || writes[0] != first {
+        if [reads, writes, troubles].iter().any(|line| line[0] != first) {
             return None;
         }
         let (incarnation, number) = halves(first);
@@ -175,6 +184,7 @@ impl NodeSummary {
             evicted_blocks,
             removed_blocks,
         ] = writes;
+        let [_, damaged_blocks, memory_faults, ended_processes, ..] = troubles;
         Some(Self {
             incarnation: Incarnation(incarnation),
             number,
@@ -197,6 +207,9 @@ impl NodeSummary {
             promoted_bytes,
             evicted_blocks,
             removed_blocks,
+            damaged_blocks,
+            memory_faults,
+            ended_processes,
         })
     }
 }
@@ -227,10 +240,13 @@ impl PeerSummary {
             words_of::<PoolLine>(&self.part, 0, fabric),
             words_of::<ReadLine>(&self.part, 1, fabric),
             words_of::<WriteLine>(&self.part, 2, fabric),
+            words_of::<TroubleLine>(&self.part, 3, fabric),
         ];
         match lines {
-            [Ok(pool), Ok(reads), Ok(writes)] => NodeSummary::decode([pool, reads, writes])
-                .map_or(SummarySeen::Unreadable, SummarySeen::Told),
+            [Ok(pool), Ok(reads), Ok(writes), Ok(troubles)] => {
+                NodeSummary::decode([pool, reads, writes, troubles])
+                    .map_or(SummarySeen::Unreadable, SummarySeen::Told)
+            }
             _ if lines.iter().all(|line| matches!(line, Err(LineError::Blank { .. }))) => {
                 SummarySeen::Nothing
             }
@@ -263,11 +279,12 @@ impl OwnSummary {
 
     /// Says so, with one fence.
     pub(crate) fn say(&self, fabric: &impl Fabric, summary: &NodeSummary) {
-        let [pool, reads, writes] = summary.encode();
+        let [pool, reads, writes, troubles] = summary.encode();
         let mut batch = PublishBatch::new(fabric);
         batch.line(self.line(0), &PoolLine::of(pool));
         batch.line(self.line(1), &ReadLine::of(reads));
         batch.line(self.line(2), &WriteLine::of(writes));
+        batch.line(self.line(3), &TroubleLine::of(troubles));
         batch.publish();
     }
 
@@ -309,6 +326,9 @@ mod tests {
             promoted_bytes: figure(),
             evicted_blocks: figure(),
             removed_blocks: figure(),
+            damaged_blocks: figure(),
+            memory_faults: figure(),
+            ended_processes: figure(),
         };
         let lines = summary.encode();
         assert_eq!(NodeSummary::decode(lines), Some(summary));

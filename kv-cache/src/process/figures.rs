@@ -15,7 +15,7 @@ use crate::heap::{LockedHeap, Moved};
 const APART: usize = 16;
 /// The first of the figures of each kind of call, in the order of [`Metrics`]: lookup, fetch, publish,
 /// eviction and all else, prefetches, streams, misses.
-const FIRST: [usize; 8] = [0, 5, 9, 22, 33, 41, 49, 54];
+const FIRST: [usize; 8] = [0, 5, 9, 22, 33, 42, 50, 55];
 const HISTOGRAMS_AT: usize = FIRST.len() * APART;
 /// Words between the histograms of two kinds of calls.
 const HISTOGRAM_WORDS: usize = 2 * APART;
@@ -146,6 +146,13 @@ pub(crate) fn count_moved<B: Backend>(heap: &mut LockedHeap<'_, B>) -> Metrics {
     counted
 }
 
+/// Counts processes of this host that ended without leaving.
+pub(crate) fn count_ended<B: Backend>(member: &Member<B>, processes: u64) {
+    let mut counted = Metrics::default();
+    counted.ended_processes += processes;
+    HostFigures::of(member).add(&mut counted);
+}
+
 const _: () = assert!(SUMMED - FIRST[FIRST.len() - 1] <= APART);
 
 #[cfg(test)]
@@ -166,7 +173,7 @@ mod tests {
         metrics.count_miss(Miss::Absent);
         let set = metrics.summed_mut().enumerate().filter(|(_, value)| **value > 0);
         let set: Vec<_> = set.map(|(index, _)| index).collect();
-        assert_eq!(set, [0, 5, 9, 22, 41, 49, 54]);
+        assert_eq!(set, [0, 5, 9, 22, 42, 50, 55]);
         assert!(set.into_iter().all(|first| word_of(first).is_multiple_of(APART)));
     }
 }

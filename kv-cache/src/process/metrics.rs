@@ -92,6 +92,8 @@ pub struct Metrics {
     pub memory_faults: u64,
     /// Chunks that were noted as failed because of them (FAULT-C1).
     pub failed_chunks: u64,
+    /// Processes of the host that ended without leaving, and that this process struck off.
+    pub ended_processes: u64,
     /// Blocks on drives that prefetches asked for: at once, or as soon as earlier ones were answered.
     pub prefetch_asked_blocks: u64,
     /// Blocks of those that came into the pool.
@@ -157,7 +159,7 @@ counters! {
     evicted_for_descriptors evictions_inline spared_held held_blocks refused_holds
     holds_without_room drive_blocks restored_blocks released_blocks told_uses chunks_added
     chunks_returned inherited_chunks sweeps reclaimed_blocks memory_faults failed_chunks
-    prefetch_asked_blocks prefetch_restored_blocks prefetch_late_blocks prefetch_refused_blocks
+    ended_processes prefetch_asked_blocks prefetch_restored_blocks prefetch_late_blocks prefetch_refused_blocks
     prefetch_cancelled_blocks prefetch_used_blocks prefetch_joined_blocks prefetch_full_blocks
     streamed_blocks streamed_bytes stream_lost_blocks stream_waits stream_wait_us
     replica_blocks replica_bytes membership_lost

@@ -18,7 +18,7 @@ mod uses;
 pub(crate) use cache::occupancy_of;
 pub(crate) use chunk_wait::ChunkWait;
 pub(crate) use drive_watch::DriveWatch;
-pub(crate) use figures::count_moved;
+pub(crate) use figures::{count_ended, count_moved};
 pub(crate) use orphan_watch::OrphanWatch;
 
 pub use cache::{AttachedCache, Cache, HeapUse, Occupancy, PrefetchCounts};

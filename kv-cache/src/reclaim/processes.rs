@@ -6,7 +6,7 @@ use cxl_shm::node::{Backend, Member};
 use super::end_reclaim;
 use crate::format::{Areas, CacheGeometry};
 use crate::heap::{HOLDS_AT_ONCE, Heap};
-use crate::process::count_moved;
+use crate::process::{count_ended, count_moved};
 
 /// Frees what processes of this host were writing that died or left, drops what they held, and
 /// strikes them off the registry: their places pass on (HOST-N1 in `cxl_shm`'s `host/places.rs`).
@@ -64,8 +64,14 @@ pub fn reclaim_dead_processes<B: Backend>(member: &Member<B>, clock: &impl Clock
         freed,
         "reclaimed blocks and holds of processes that are gone"
     );
-    for process in gone {
-        member.forget_process(process);
+    // A process has a place for each of its threads. The first of them is struck off last, so one
+    // reclaimer counts the process.
+    let mut ended = 0;
+    for (at, process) in gone.iter().enumerate().rev() {
+        let is_first = gone[..at].iter().all(|other| other.died() != process.died());
+        let is_struck_off = member.forget_process(*process);
+        ended += u64::from(is_struck_off && is_first && process.died().is_some());
     }
+    count_ended(member, ended);
     freed
 }

@@ -69,6 +69,9 @@ fn a_process_that_died_stays_in_the_sums() {
         assert_eq!((publishes.count(), a.process_state().metrics().published_blocks), (1, 0));
         a.retire(clock, &[handle]);
         check(a, clock, 3);
+        crate::reclaim_dead_processes(a.member(), clock);
+        crate::reclaim_dead_processes(a.member(), clock);
+        assert_eq!(a.host_figures().metrics().ended_processes, 1);
     });
 }
 

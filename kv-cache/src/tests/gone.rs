@@ -18,6 +18,7 @@ fn what_was_unfinished_when_a_process_left_is_freed() {
         assert_eq!(a.reclaim_unfinished(clock), 1);
         assert_eq!(a.reclaim_unfinished(clock), 0);
         assert_eq!(a.process_state().metrics().reclaimed_blocks, 1);
+        assert_eq!(a.host_figures().metrics().ended_processes, 0, "it left");
         assert_eq!(a.heap_use(clock).blocks, 2);
         publish(a, clock, 2);
         store(a, ours.payload(), &content(3));

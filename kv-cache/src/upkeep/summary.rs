@@ -9,6 +9,10 @@ use cxl_shm::node::Backend;
 use crate::format::NodeSummary;
 use crate::heap::LockedHeap;
 use crate::process::{Cache, occupancy_of};
+use crate::replica::Miss;
+
+/// Misses of blocks that were not what was published. Memory that failed has a figure of its own.
+const DAMAGE: [Miss; 3] = [Miss::Torn, Miss::Malformed, Miss::Checksum];
 
 impl<B: Backend> Cache<'_, B> {
     /// Tells the summary of this node when it is this process's turn.
@@ -52,6 +56,9 @@ impl<B: Backend> Cache<'_, B> {
             promoted_bytes: sums.promoted_bytes,
             evicted_blocks: sums.evicted_blocks,
             removed_blocks: sums.removed_blocks,
+            damaged_blocks: DAMAGE.map(|reason| sums.misses(reason)).iter().sum(),
+            memory_faults: sums.memory_faults,
+            ended_processes: sums.ended_processes,
         }
     }
 }

@@ -24,6 +24,25 @@ pub(super) fn of(health: &Health, families: &[Family]) -> Vec<Finding> {
             "page.md#drives",
         ));
     }
+    for sample in samples_of("rackline_drive_full").filter(|it| it.value() == 1.0) {
+        let drive = sample.label("drive").unwrap_or_default();
+        let (level, what, to_do) = match sample.label("reason") {
+            Some("device") => (
+                Level::Warning,
+                format!(
+                    "the device of drive {drive} has no room: other files take it, and no block is \
+                     written"
+                ),
+                "remove the other files, or give the folder less capacity (`--drive DIR:SIZE`)",
+            ),
+            _ => (
+                Level::Note,
+                format!("drive {drive} is full: new blocks wait until others have left it"),
+                "give the drive more room, or choose the admission `second-touch`",
+            ),
+        };
+        found.push(Finding::new(level, what, to_do, "page.md#drives"));
+    }
     for sample in samples_of("rackline_drive_marked").filter(|it| it.value() == 1.0) {
         let drive = sample.label("drive").unwrap_or_default();
         let direction = sample.label("direction").unwrap_or_default();
@@ -32,20 +51,6 @@ pub(super) fn of(health: &Health, families: &[Family]) -> Vec<Finding> {
             format!("drive {drive} failed a {direction}, and is left alone for a moment"),
             "look for errors of the device in the log of the kernel when that comes again",
             "page.md#drives",
-        ));
-    }
-    let total = |name: &str| samples_of(name).map(rackline_metrics::Sample::value).sum::<f64>();
-    let pages = total("rackline_memory_faults_total");
-    if pages > 0.0 {
-        let chunks = total("rackline_failed_chunks_total");
-        found.push(Finding::new(
-            Level::Note,
-            format!(
-                "processes of this host met {pages} pages of blocks that the device could not read, \
-                 and noted {chunks} chunks for that: these blocks are misses"
-            ),
-            "look for the cause: `dmesg`, `cxl list --media-errors`",
-            "operations.md#memory-errors",
         ));
     }
     found
@@ -62,11 +67,13 @@ mod tests {
             Family::gauge("rackline_drive_up", "Up.")
                 .with(&[("drive", "/mnt/a")], 1)
                 .with(&[("drive", "/mnt/b")], 0),
+            Family::gauge("rackline_drive_full", "Full.")
+                .with(&[("drive", "/mnt/a"), ("reason", "device")], 1)
+                .with(&[("drive", "/mnt/a"), ("reason", "capacity")], 0)
+                .with(&[("drive", "/mnt/b"), ("reason", "capacity")], 1),
             Family::gauge("rackline_drive_marked", "Marked.")
                 .with(&both("read"), 0)
                 .with(&both("write"), 1),
-            Family::counter("rackline_memory_faults_total", "Pages.").with(&[], 3),
-            Family::counter("rackline_failed_chunks_total", "Chunks.").with(&[], 1),
         ];
         let found = of(&Health::Bad("the agent stops".to_owned()), &families);
         let what: Vec<_> = found.iter().map(|it| it.what.as_str()).collect();
@@ -75,9 +82,9 @@ mod tests {
             [
                 "the agent stops",
                 "drive /mnt/b is not open: its blocks are misses",
+                "the device of drive /mnt/a has no room: other files take it, and no block is written",
+                "drive /mnt/b is full: new blocks wait until others have left it",
                 "drive /mnt/a failed a write, and is left alone for a moment",
-                "processes of this host met 3 pages of blocks that the device could not read, and \
-                 noted 1 chunks for that: these blocks are misses",
             ]
         );
         assert_eq!(of(&Health::Good, &families[..0]), []);

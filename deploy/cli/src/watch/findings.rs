@@ -141,6 +141,35 @@ fn of_node(node: &NodeStatus) -> Vec<Finding> {
         let to_do = "look for errors of the memory device in the log of the kernel";
         find(Level::Warning, what, to_do.to_owned(), "page.md#damaged-memory");
     }
+    let counted = &node.summary.counted;
+    if counted.ended_processes > 0 {
+        let what = format!(
+            "node {number}: {} processes of this host ended without leaving since it joined: the \
+             others have freed what they held",
+            counted.ended_processes
+        );
+        let to_do = "start them again; look for why in their logs and in that of the kernel";
+        find(Level::Note, what, to_do.to_owned(), "operations.md#stopping-an-engine");
+    }
+    if counted.damaged_blocks > 0 {
+        let what = format!(
+            "node {number}: {} blocks were damaged in memory when this host read them: they were \
+             misses",
+            counted.damaged_blocks
+        );
+        let to_do = "`rackline fsck --all` names what is still damaged; look for errors of the \
+                     memory device in the log of the kernel";
+        find(Level::Note, what, to_do.to_owned(), "page.md#damaged-memory");
+    }
+    if counted.memory_faults > 0 {
+        let what = format!(
+            "node {number}: processes of this host met {} pages of blocks that the device could not \
+             read: these blocks are misses",
+            counted.memory_faults
+        );
+        let to_do = "look for the cause: `dmesg`, `cxl list --media-errors`";
+        find(Level::Note, what, to_do.to_owned(), "operations.md#memory-errors");
+    }
     // Nothing is short of descriptors before nearly all are in use.
     if node.descriptors.saturating_mul(100) >= node.descriptors_max.saturating_mul(98) {
         let what = format!(
@@ -152,6 +181,9 @@ fn of_node(node: &NodeStatus) -> Vec<Finding> {
     }
     found
 }
+
+/// Above this share an agent may look for blocks that are to leave a drive.
+const NEARLY_FULL_PERCENT: u128 = 90;
 
 fn of_agent(agent: &AgentStatus) -> Vec<Finding> {
     const PAGE: &str = "agent.md#start-one";
@@ -180,6 +212,18 @@ fn of_agent(agent: &AgentStatus) -> Vec<Finding> {
         let to_do = "format the region with a larger --drive-bytes";
         let page = "sizing.md#drives-behind-the-pool";
         found.push(Finding::new(Level::Warning, what, to_do, page));
+    }
+    let refused = agent.dropped.refused_by_drives;
+    let is_nearly_full = u128::from(agent.drive_used_bytes) * 100
+        >= u128::from(agent.drive_capacity_bytes) * NEARLY_FULL_PERCENT;
+    if refused > 0 && is_nearly_full && agent.state == "serves" {
+        let what = format!(
+            "drives of node {node}: nearly full: {refused} blocks were not written since the agent \
+             started"
+        );
+        let to_do = "give the drives more room, or choose the admission `second-touch`";
+        let page = "sizing.md#drives-behind-the-pool";
+        found.push(Finding::new(Level::Note, what, to_do, page));
     }
     if !agent.owing_drives.is_empty() && agent.state == "serves" {
         let what = format!(
