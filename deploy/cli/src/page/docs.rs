@@ -4,7 +4,7 @@
 use pulldown_cmark::{CowStr, Event, Options, Parser, Tag, TagEnd, html};
 
 /// Name and text of each page.
-const PAGES: [(&str, &str); 8] = [
+const PAGES: [(&str, &str); 9] = [
     ("agent.md", include_str!("../../../docs/agent.md")),
     ("first-rack.md", include_str!("../../../docs/first-rack.md")),
     ("limits.md", include_str!("../../../docs/limits.md")),
@@ -13,6 +13,7 @@ const PAGES: [(&str, &str); 8] = [
     ("page.md", include_str!("../../../docs/page.md")),
     ("security.md", include_str!("../../../docs/security.md")),
     ("sizing.md", include_str!("../../../docs/sizing.md")),
+    ("story.md", include_str!("../../../docs/story.md")),
 ];
 
 /// The page `name` as the inner part of an HTML body.
