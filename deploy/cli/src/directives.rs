@@ -68,8 +68,10 @@ fn select(
         if let Some((subject, asked_ms)) = issued.directive.as_ref().and_then(replaced) {
             // Directives of one node count in their own order, whatever its clock does (CLEAR-D7).
             let latest_ms = asked_by.entry(*node).or_insert(asked_ms);
-            let asked_ms = asked_ms.max(*latest_ms);
-            *latest_ms = asked_ms;
+            *latest_ms = asked_ms.max(*latest_ms);
+            // CLEAR-D11.
+            let is_again = matches!(issued.directive, Some(Directive::Drained(_)));
+            let asked_ms = if is_again { asked_ms } else { *latest_ms };
             let newest = last.entry(subject).or_insert((asked_ms, at));
             *newest = (*newest).max((asked_ms, at));
         }
@@ -84,7 +86,9 @@ fn select(
             continue;
         }
         let concerns = |node: &NodeId| match issued.directive {
-            Some(Directive::Drain(drain) | Directive::Undrain(drain)) => *node == drain.node,
+            Some(
+                Directive::Drain(drain) | Directive::Undrain(drain) | Directive::Drained(drain),
+            ) => *node == drain.node,
             _ => true,
         };
         let waiting = take_part.iter().filter(|it| concerns(it));
@@ -105,7 +109,7 @@ fn select(
             Some(Directive::Clear(namespace) | Directive::ClearPool(namespace)) => {
                 status.namespace = namespace.map(|namespace| namespace.to_string());
             }
-            Some(Directive::Drain(Drain { node, .. })) => {
+            Some(Directive::Drain(Drain { node, .. }) | Directive::Drained(Drain { node, .. })) => {
                 (status.directive, status.drained) = ("drain", Some(node.0));
             }
             Some(Directive::Undrain(Drain { node, .. })) => {
@@ -150,7 +154,7 @@ fn replaced(directive: &Directive) -> Option<(Subject, u64)> {
         Directive::Clear(_) | Directive::ClearPool(_) | Directive::Void => None,
         Directive::Pin(namespace, pin) => Some((of(namespace), pin.asked_ms)),
         Directive::Unpin { namespace, asked_ms } => Some((of(namespace), *asked_ms)),
-        Directive::Drain(drain) | Directive::Undrain(drain) => {
+        Directive::Drain(drain) | Directive::Undrain(drain) | Directive::Drained(drain) => {
             Some((Subject::Node(drain.node.0), drain.asked_ms))
         }
     }
@@ -240,6 +244,14 @@ mod tests {
         assert_eq!(shown(&drained, 3000), [("drain", 0), ("drain", 0)]);
         let found = select(&drained, &[NodeId(0), NodeId(1)], 3000);
         assert_eq!((found[0].drained, &found[0].unanswered), (Some(1), &vec![]));
+        // Said again, it counts by the time of the drain, whatever else its node asked for (CLEAR-D11).
+        let again = [
+            issued(0, Directive::Drain(drain(7, 50)), &[]),
+            issued(0, Directive::Drained(drain(1, 5)), &[1]),
+            issued(1, Directive::Undrain(drain(1, 6)), &[]),
+        ];
+        assert_eq!(shown(&again, 3000), [("drain", 0), ("undrain", 1)]);
+        assert_eq!(shown(&again[..2], 3000), [("drain", 0), ("drain", 0)]);
         drained[2] = issued(1, Directive::Undrain(drain(1, 6)), &[]);
         assert_eq!(shown(&drained, 3000), [("drain", 0), ("undrain", 1)]);
         // What cannot be read is shown while somebody waits for it, and void requests never are.

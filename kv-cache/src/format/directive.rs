@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! word 0   kind: 1 clear, 2 clear all namespaces, 3 pin, 4 unpin, 5 void; 6 and 7 as 1 and 2, of the
-//!          pool alone; 8 drain, 9 undrain
+//!          pool alone; 8 drain, 9 undrain, 10 drained
 //! word 1   number
 //! word 2-3 namespace
 //! word 4   of a pin: its length in milliseconds
-//! word 5   of a pin: percent of a node's payload; of drain and undrain: the node
-//! word 6   of pin, unpin, drain and undrain: when a node asked for it, in milliseconds of Unix time
+//! word 5   of a pin: percent of a node's payload; of drain, undrain and drained: the node
+//! word 6   of pin, unpin, drain, undrain and drained: when a node asked for it, in milliseconds of Unix time
 //! word 7   seal
 //! ```
 //!
@@ -45,6 +45,7 @@ const CLEAR_POOL: u64 = 6;
 const CLEAR_POOL_ALL: u64 = 7;
 const DRAIN: u64 = 8;
 const UNDRAIN: u64 = 9;
+const DRAINED: u64 = 10;
 
 /// Bit of an answer: the directive was refused.
 const REFUSED: u64 = 1 << 63;
@@ -81,6 +82,9 @@ pub enum Directive {
     Drain(Drain),
     /// Let that node publish again.
     Undrain(Drain),
+    /// An earlier drain is in force still, and its line was written again: for the node when it joins
+    /// anew. Nobody carries it out (CLEAR-D11).
+    Drained(Drain),
     /// Nothing: the line was damaged in memory before all nodes had read it.
     Void,
 }
@@ -106,7 +110,8 @@ impl Directive {
             Self::Pin(_, Pin { asked_ms, .. })
             | Self::Unpin { asked_ms, .. }
             | Self::Drain(Drain { asked_ms, .. })
-            | Self::Undrain(Drain { asked_ms, .. }) => *asked_ms,
+            | Self::Undrain(Drain { asked_ms, .. })
+            | Self::Drained(Drain { asked_ms, .. }) => *asked_ms,
             Self::Clear(_) | Self::ClearPool(_) | Self::Void => 0,
         }
     }
@@ -170,6 +175,7 @@ impl DirectiveLine {
             }
             Directive::Drain(drain) => Self::of_drain(drain, line(DRAIN, None)),
             Directive::Undrain(drain) => Self::of_drain(drain, line(UNDRAIN, None)),
+            Directive::Drained(drain) => Self::of_drain(drain, line(DRAINED, None)),
             Directive::Void => line(VOID, None),
         }
     }
@@ -202,6 +208,7 @@ impl DirectiveLine {
             UNPIN => Some(Directive::Unpin { namespace, asked_ms: self.asked_ms }),
             DRAIN => self.drain().map(Directive::Drain),
             UNDRAIN => self.drain().map(Directive::Undrain),
+            DRAINED => self.drain().map(Directive::Drained),
             VOID => Some(Directive::Void),
             _ => None,
         }
@@ -275,6 +282,7 @@ mod tests {
             Directive::Unpin { namespace, asked_ms: 8 },
             Directive::Drain(Drain { node: NodeId(31), asked_ms: 9 }),
             Directive::Undrain(Drain { node: NodeId(0), asked_ms: 10 }),
+            Directive::Drained(Drain { node: NodeId(3), asked_ms: 11 }),
             Directive::Void,
         ] {
             let line = DirectiveLine::new(7, directive);

@@ -147,6 +147,7 @@ impl<W: HostMemory> QuotaTable<W> {
             | Directive::ClearPool(_)
             | Directive::Drain(_)
             | Directive::Undrain(_)
+            | Directive::Drained(_)
             | Directive::Void => {}
         }
         true

@@ -6,10 +6,15 @@ use super::*;
 use cxl_shm::units::NodeId;
 
 use crate::identity::Namespace;
-use crate::{Directive, Drain, Refusal, Watermarks};
+use crate::upkeep::InForce;
+use crate::{Directive, Drain, Pin, Refusal, Watermarks};
 
 fn drain_of(node: u16, asked_ms: u64) -> Drain {
     Drain { node: NodeId(node), asked_ms }
+}
+
+fn pin_of(asked_ms: u64) -> Pin {
+    Pin { percent: 10, length_ms: 1000, asked_ms }
 }
 
 fn refuses(cache: &TestCache<'_>, clock: &impl Clock, number: u8) -> bool {
@@ -145,26 +150,81 @@ fn a_drain_behind_a_damaged_line_is_seen_at_a_join() {
     assert!(refuses(&a, &clock, 1));
 }
 
+/// Asks for so many clears from `b`, which both carry out.
+fn clears(a: &TestCache<'_>, b: &TestCache<'_>, clock: &impl Clock, count: u64) {
+    for _ in 0..count {
+        assert_eq!(b.clear(clock, None).map(drop), Ok(()));
+        keep_up(a, clock);
+        keep_up(b, clock);
+    }
+}
+
 #[test]
-fn a_drain_is_in_force_until_its_line_is_written_again() {
+fn a_drain_outlives_its_line() {
     let rig = Rig::new(2, 64, 64);
     on_two_hosts(&rig, |a, b, clock| {
         let (node, asking) = (a.member().node(), b.member().node());
         assert_eq!(b.drain(clock, drain_of(0, 5)), Ok(1));
-        for number in 2..=17 {
-            assert_eq!(a.drain_in_force(node), Some((asking, 1)), "before {number}");
-            // The 16th request after the drain warns, unless it ends that drain or asks again.
-            let lost = (number == 17).then_some(node);
-            assert_eq!(b.forgotten_drain(number, &Directive::Clear(None)), lost);
-            assert_eq!(b.forgotten_drain(number, &Directive::Undrain(drain_of(0, 6))), None);
-            assert_eq!(b.forgotten_drain(number, &Directive::Drain(drain_of(0, 6))), None);
-            let other = Directive::Drain(drain_of(1, 6));
-            assert_eq!(b.forgotten_drain(number, &other), lost);
-            assert_eq!(b.clear(clock, None).map(drop), Ok(()));
+        let in_force = |number| Some(InForce { asking, number, drain: drain_of(0, 5) });
+        clears(a, b, clock, 15);
+        assert_eq!(a.drain_in_force(node), in_force(1));
+        // What says itself whether the node is drained needs no line of the old drain.
+        assert_eq!(b.drain_without_line(17, &Directive::Clear(None)), Some(drain_of(0, 5)));
+        assert_eq!(b.drain_without_line(17, &Directive::Undrain(drain_of(0, 6))), None);
+        assert_eq!(b.drain_without_line(17, &Directive::Drain(drain_of(0, 6))), None);
+        let other = Directive::Drain(drain_of(1, 6));
+        assert_eq!(b.drain_without_line(17, &other), Some(drain_of(0, 5)));
+        clears(a, b, clock, 1);
+        assert_eq!(a.drain_in_force(node), in_force(17), "CLEAR-D11");
+        clears(a, b, clock, 100);
+        assert_eq!(a.drain_in_force(node).map(|it| it.drain), Some(drain_of(0, 5)));
+        assert!(refuses(a, clock, 1));
+        assert_eq!(b.undrain(clock, drain_of(0, 4)).map(drop), Ok(()), "its clock went back");
+        assert_eq!(a.drain_in_force(node), None);
+        keep_up(a, clock);
+        clears(a, b, clock, 40);
+        assert!(a.drain_in_force(node).is_none() && !refuses(a, clock, 1));
+    });
+}
+
+#[test]
+fn a_node_that_saw_the_end_of_a_drain_is_not_drained_by_its_new_line() {
+    let rig = Rig::new(2, 64, 64);
+    on_two_hosts(&rig, |a, b, clock| {
+        let node = a.member().node();
+        assert_eq!(b.drain(clock, drain_of(0, 5)), Ok(1));
+        clears(a, b, clock, 15);
+        // The end comes from another node, and the one that drained has not seen it when it writes anew.
+        let stale = b.drain_without_line(17, &Directive::Clear(None)).unwrap();
+        assert_eq!(a.undrain(clock, drain_of(0, 7)).map(drop), Ok(()));
+        keep_up(a, clock);
+        assert!(!refuses(a, clock, 1));
+        assert_eq!(b.issue(clock, Directive::Drained(stale)).map(drop), Ok(()));
+        assert_eq!(
+            b.issue(clock, Directive::Pin(Namespace::default(), pin_of(9))).map(drop),
+            Ok(())
+        );
+        keep_up(a, clock);
+        assert!(!refuses(a, clock, 1), "nobody carries it out");
+        assert_eq!(a.drain_in_force(node), None, "it counts by the time of the drain");
+    });
+}
+
+#[test]
+fn the_lines_of_a_node_keep_fifteen_drains() {
+    let rig = Rig::new(2, 64, 64);
+    on_two_hosts(&rig, |a, b, clock| {
+        // Lines are written for any number.
+        for node in 2..18 {
+            assert_eq!(b.drain(clock, drain_of(node, u64::from(node))).map(drop), Ok(()));
             keep_up(a, clock);
             keep_up(b, clock);
         }
-        assert_eq!(a.drain_in_force(node), None);
-        assert!(refuses(a, clock, 1), "in this life it stays");
+        clears(a, b, clock, 1);
+        let drained = (2..18).filter(|node| a.drain_in_force(NodeId(*node)).is_some());
+        assert_eq!(drained.count(), 15);
+        clears(a, b, clock, 40);
+        let drained = (2..18).filter(|node| a.drain_in_force(NodeId(*node)).is_some());
+        assert_eq!(drained.count(), 15);
     });
 }

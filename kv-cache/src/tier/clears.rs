@@ -49,6 +49,7 @@ impl ClearSet {
             | Directive::Unpin { .. }
             | Directive::Drain(_)
             | Directive::Undrain(_)
+            | Directive::Drained(_)
             | Directive::Void => {}
         }
     }

@@ -9,6 +9,10 @@
 //!   Drains and their ends count in the order of CLEAR-D7. A join passes over lines that it cannot read:
 //!   a drain behind them counts. Blocks come back from drives meanwhile:
 //!   agents serve others until they stop.
+//! - **CLEAR-D11** Before the line of a drain in force is written again, the asking node says *drained*
+//!   in a new line, with the time of the drain. Only a node that joins looks at that, so a node that has
+//!   seen a later end of the drain is not drained again. It counts by that time alone: it is no later
+//!   request. One line is left for what is asked: of 16 drains one is forgotten, and the log says so.
 
 use std::collections::BTreeSet;
 
@@ -117,6 +121,7 @@ impl<B: Backend> Cache<'_, B> {
                 | Directive::Unpin { .. }
                 | Directive::Drain(_)
                 | Directive::Undrain(_)
+                | Directive::Drained(_)
                 | Directive::Void => {}
             }
         }

@@ -29,43 +29,58 @@ impl<B: Backend> Cache<'_, B> {
         self.issue(clock, Directive::Undrain(drain))
     }
 
-    /// Which node asks to drain `node`, and the number of that directive; `None` when the last that was
-    /// asked for is that it publishes. Lines that cannot be read are passed over: what is behind them
-    /// counts (CLEAR-D10).
-    pub(crate) fn drain_in_force(&self, node: NodeId) -> Option<(NodeId, u64)> {
+    /// The drain of `node` that is in force; `None` when the last that was asked for is that it
+    /// publishes. Lines that cannot be read are passed over: what is behind them counts (CLEAR-D10).
+    pub(crate) fn drain_in_force(&self, node: NodeId) -> Option<InForce> {
         let mut last = None;
         for (asking, count) in self.directive_counts().into_iter().filter(|(_, count)| *count > 0) {
-            let mut asked_ms = 0;
+            let mut latest_ms = 0;
             for (number, directive) in self.readable_directives(asking, 0, count).flatten() {
                 // Directives of one node count in their own order, whatever its clock does (CLEAR-D7).
-                asked_ms = directive.asked_ms().max(asked_ms);
-                let drained = match directive {
-                    Directive::Drain(drain) if drain.node == node => true,
-                    Directive::Undrain(drain) if drain.node == node => false,
+                latest_ms = directive.asked_ms().max(latest_ms);
+                let (asked_ms, drained) = match directive {
+                    Directive::Drain(drain) if drain.node == node => (latest_ms, true),
+                    Directive::Undrain(drain) if drain.node == node => (latest_ms, false),
+                    // CLEAR-D11.
+                    Directive::Drained(drain) if drain.node == node => (drain.asked_ms, true),
                     _ => continue,
                 };
                 last = last.max(Some((asked_ms, asking, number, drained)));
             }
         }
-        let (_, asking, number, drained) = last?;
-        drained.then_some((asking, number))
+        let (asked_ms, asking, number, drained) = last?;
+        drained.then_some(InForce { asking, number, drain: Drain { node, asked_ms } })
     }
 
-    /// The node whose drain is in force and loses its line to directive `number`; `None` when there is
-    /// no such node, or `directive` says itself whether that node is drained.
-    pub(crate) fn forgotten_drain(&self, number: u64, directive: &Directive) -> Option<NodeId> {
+    /// The drain in force that loses its line to directive `number`; `None` when there is no such drain,
+    /// or `directive` says itself whether that node is drained.
+    pub(crate) fn drain_without_line(&self, number: u64, directive: &Directive) -> Option<Drain> {
         let asking = self.member().node();
         let lost = number.checked_sub(DIRECTIVES).filter(|lost| *lost > 0)?;
         let (_, line) = self.readable_directives(asking, lost - 1, lost).next()??;
-        let Directive::Drain(Drain { node, .. }) = line else { return None };
+        let (Directive::Drain(Drain { node, .. }) | Directive::Drained(Drain { node, .. })) = line
+        else {
+            return None;
+        };
         let is_of_node = |drain: &Drain| drain.node == node;
         let is_asked_anew = match directive {
             Directive::Drain(drain) | Directive::Undrain(drain) => is_of_node(drain),
             _ => false,
         };
-        let is_lost = !is_asked_anew && self.drain_in_force(node) == Some((asking, lost));
-        is_lost.then_some(node)
+        let in_force = self.drain_in_force(node).filter(|_| !is_asked_anew)?;
+        ((in_force.asking, in_force.number) == (asking, lost)).then_some(in_force.drain)
     }
+}
+
+/// A drain that counts, and the directive that says so.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct InForce {
+    /// The node that asked.
+    pub(crate) asking: NodeId,
+    /// The number of its directive.
+    pub(crate) number: u64,
+    /// The drain, with the time that it counts by.
+    pub(crate) drain: Drain,
 }
 
 impl<B: Backend> LockedHeap<'_, B> {

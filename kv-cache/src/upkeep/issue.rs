@@ -6,7 +6,7 @@ use cxl_shm::host::MembershipLost;
 use cxl_shm::node::Backend;
 use cxl_shm::units::NodeId;
 
-use crate::format::{DIRECTIVES, Directive, DirectiveLine};
+use crate::format::{DIRECTIVES, Directive, DirectiveLine, Drain};
 use crate::heap::{LockedHeap, PERCENT_MAX};
 use crate::process::Cache;
 
@@ -50,34 +50,49 @@ impl<B: Backend> Cache<'_, B> {
         let unanswered = self.waiting_for_line(count.saturating_add(1)).into_iter();
         let idle: Vec<_> = unanswered.filter(|node| !self.has_blocks(*node)).collect();
         self.locked(clock, |heap| {
-            let number = heap.directives.count.own(heap.fabric()).saturating_add(1);
-            // CLEAR-D1.
-            let mut waiting = self.waiting_for_line(number).into_iter();
-            if let Some(node) = waiting.find(|node| !idle.contains(node)) {
-                return Err(DirectiveError::Unanswered { node });
+            let first = heap.directives.count.own(heap.fabric()).saturating_add(1);
+            let mut number = first;
+            loop {
+                // CLEAR-D1.
+                let mut waiting = self.waiting_for_line(number).into_iter();
+                if let Some(node) = waiting.find(|node| !idle.contains(node)) {
+                    return Err(DirectiveError::Unanswered { node });
+                }
+                self.mend_directives(heap);
+                match self.drain_without_line(number, &directive) {
+                    // CLEAR-D11.
+                    Some(drain) if number + 1 < first + DIRECTIVES => {
+                        self.write(heap, number, Directive::Drained(drain));
+                        number += 1;
+                        continue;
+                    }
+                    Some(Drain { node, .. }) => tracing::warn!(
+                        %node,
+                        "the drain of this node is forgotten at the next start of its host: this node \
+                         asks for {DIRECTIVES} drains already; ask for it again from another node with \
+                         `rackline drain --node`"
+                    ),
+                    None => {}
+                }
+                self.write(heap, number, directive);
+                return Ok(number);
             }
-            self.mend_directives(heap);
-            if let Some(node) = self.forgotten_drain(number, &directive) {
-                tracing::warn!(
-                    %node,
-                    "the drain of this node is forgotten at the next start of its host, since \
-                     {DIRECTIVES} other things were asked for after it: ask for it again with \
-                     `rackline drain --node`"
-                );
-            }
-            let lost = lost_line(heap, number);
-            // The line before the count: a loss of power between them leaves no count of a line
-            // that nobody can read, for which every owner would wait.
-            let line = DirectiveLine::new(number, directive);
-            heap.directives.line(number).publish(heap.fabric(), &line);
-            let mut batch = PublishBatch::new(heap.fabric());
-            // CLEAR-D9: stored before the count, in the same line.
-            lost.into_iter().for_each(|(word, lost)| batch.word(word, lost));
-            batch.word(heap.directives.count, number);
-            batch.publish();
-            self.process_state().note_issued(number, directive);
-            Ok(number)
         })
+    }
+
+    /// Writes directive number `number`, which follows the last one.
+    fn write(&self, heap: &LockedHeap<'_, B>, number: u64, directive: Directive) {
+        let lost = lost_line(heap, number);
+        // The line before the count: a loss of power between them leaves no count of a line
+        // that nobody can read, for which every owner would wait.
+        let line = DirectiveLine::new(number, directive);
+        heap.directives.line(number).publish(heap.fabric(), &line);
+        let mut batch = PublishBatch::new(heap.fabric());
+        // CLEAR-D9: stored before the count, in the same line.
+        lost.into_iter().for_each(|(word, lost)| batch.word(word, lost));
+        batch.word(heap.directives.count, number);
+        batch.publish();
+        self.process_state().note_issued(number, directive);
     }
 
     /// The nodes that take part and have not answered the directive whose line `number` overwrites.

@@ -13,6 +13,8 @@ mod pin;
 mod summary;
 mod watermarks;
 
+#[cfg(test)]
+pub(crate) use drain::InForce;
 pub(crate) use give_back::GivenBack;
 
 pub use balance::Upkeep;
