@@ -81,6 +81,18 @@ fn drives_find_what_a_small_memory_has_no_more() {
     assert!(error.contains("these links have no drives: add drive_read_gb_per_s"), "{error}");
 }
 
+/// Not 0.30000000000000004, which was on the axis of this run.
+#[test]
+fn labels_of_axes_are_short() {
+    let folder = tempfile::tempdir().unwrap();
+    let picture = folder.path().join("h200.svg");
+    let few = ["--requests", "300", "--rates", "1,7", "--profile", "h200-llama-8b-fp8"];
+    text(&[&few[..], &["--svg", picture.to_str().unwrap()]].concat());
+    let drawn = std::fs::read_to_string(picture).unwrap();
+    let labels: Vec<_> = drawn.lines().filter(|line| line.parse::<f64>().is_ok()).collect();
+    assert!(labels.contains(&"0.3") && labels.iter().all(|label| label.len() < 6), "{labels:?}");
+}
+
 #[test]
 fn the_published_form_of_traces_is_served() {
     let file = tempfile::NamedTempFile::new().unwrap();

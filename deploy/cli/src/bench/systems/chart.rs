@@ -69,6 +69,8 @@ where
         .configure_mesh()
         .x_desc("requests a second")
         .y_desc(name)
+        // Steps of a logarithmic axis are sums: 0.30000000000000004.
+        .y_label_formatter(&|seconds| format!("{}", (seconds * 1000.0).round() / 1000.0))
         .light_line_style(TRANSPARENT)
         .draw()?;
     for (system, points) in report.curves() {
