@@ -20,6 +20,11 @@
 //! - **PLAN-S5** Where a plan is to hold for one step without late tokens, no token of a request may
 //!   come later than promised. So choices that stall longer are not completed. Where no choice is
 //!   left, none holds. Choices that fit are looked at again then, to name a stall.
+//! - **PLAN-S6** One placement offloads more layers than each of the others. A choice needs the
+//!   fewest blocks when all requests have this placement. Where these blocks have no room, no choice
+//!   is looked at: that no plan fits is known at once, also by a search that may not take a step.
+//!   This holds for the paper's buffer, too: in the space of distances each other placement offloads
+//!   at least one layer less, so that it frees no more than this one and its buffer.
 
 mod bound;
 mod pace;

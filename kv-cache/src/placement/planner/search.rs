@@ -155,6 +155,10 @@ impl<'a> Search<'a> {
 
     /// Searches to the end, or until `proceed` says no.
     pub(super) fn run(mut self, proceed: &mut dyn FnMut() -> bool) -> Found {
+        let least_blocks = self.least_blocks();
+        if least_blocks > self.batch.gpu_blocks() {
+            return Found::Nothing { least_blocks };
+        }
         self.descend(0, 0, proceed);
         if self.open_ticks.is_some() && self.best.is_none() {
             self.one_for_all();
@@ -169,19 +173,21 @@ impl<'a> Search<'a> {
             }
             None if self.open_ticks.is_some() => Found::Stopped,
             None if self.too_long => Found::TooLong,
-            None => {
-                // Another layer offloaded frees what it takes of the buffers, or more.
-                let most = self.space.iter().max_by_key(|layers| layers.len()).copied();
-                let most = vec![most.unwrap_or_default(); self.batch.requests().len()];
-                let memory = match self.model.memory {
-                    // By PLAN-M2 no choice needs less than by PLAN-M1.
-                    MemoryModel::Safe => MemoryModel::Paper,
-                    memory => memory,
-                };
-                let least_blocks = planned_blocks(self.batch, &most, memory).unwrap_or(0);
-                Found::Nothing { least_blocks: least_blocks.max(self.batch.gpu_blocks() + 1) }
-            }
+            // Blocks on their way need more room than the least (PLAN-M2).
+            None => Found::Nothing { least_blocks: least_blocks.max(self.batch.gpu_blocks() + 1) },
         }
+    }
+
+    /// No choice needs fewer blocks (PLAN-S6).
+    fn least_blocks(&self) -> u64 {
+        let most = self.space.iter().max_by_key(|layers| layers.len()).copied();
+        let most = vec![most.unwrap_or_default(); self.batch.requests().len()];
+        let memory = match self.model.memory {
+            // By PLAN-M2 no choice needs less than by PLAN-M1.
+            MemoryModel::Safe => MemoryModel::Paper,
+            memory => memory,
+        };
+        planned_blocks(self.batch, &most, memory).unwrap_or(0)
     }
 
     /// Considers all choices for the request at `depth`, and those after it. What is chosen before

@@ -201,3 +201,35 @@ fn a_search_that_is_stopped_says_what_it_knows() {
     }
     assert!(unproven > 0);
 }
+
+/// That the requests have no room is known before any choice is looked at (PLAN-S6), and the room
+/// that is named is enough.
+#[test]
+fn a_search_that_may_not_begin_says_that_there_is_no_room() {
+    let mut numbers = Numbers(8);
+    let mut refused = 0;
+    for case in 0..600 {
+        let (space, layers_max) = [(Space::Full, 6), (Space::DistanceDriven, 30)][case % 2];
+        let batch = random_batch(&mut numbers, layers_max, 4);
+        let options = Options { model: MODELS[case % 6], space, ..Options::default() };
+        let room = |gpu_blocks| {
+            let layers = u64::from(batch.layers());
+            let link = Ratio::new(batch.layer_ticks(), batch.block_ticks());
+            Batch::new(layers, link, gpu_blocks, batch.requests().to_vec()).unwrap()
+        };
+        let outcome = plan(&room(1), &options, &mut || false).unwrap();
+        let Outcome::Infeasible(Infeasible::Memory { least_blocks, .. }) = outcome else {
+            continue;
+        };
+        refused += 1;
+        let one_less = plan(&room(least_blocks - 1), &options, &mut || true).unwrap();
+        let gpu_blocks = least_blocks - 1;
+        let memory = Infeasible::Memory { step: 1, least_blocks, gpu_blocks };
+        assert_eq!(one_less, Outcome::Infeasible(memory));
+        if options.model.memory != MemoryModel::Safe {
+            let enough = plan(&room(least_blocks), &options, &mut || false).unwrap();
+            assert!(matches!(enough, Outcome::Plan(_)), "{batch:?} {options:?}: {enough:?}");
+        }
+    }
+    assert!(refused > 500, "{refused}");
+}
