@@ -36,5 +36,5 @@ pub use scheduler::{Action, Scheduler};
 pub use served::{Served, Stage, Times};
 pub use summary::{Spread, Summary};
 pub use system::{System, UnknownSystem};
-pub use virtual_time::{Settings, Simulated, Software, simulate};
+pub use virtual_time::{Kill, Settings, Simulated, Software, simulate};
 pub use workload::{Request, Workload, WorkloadError};

@@ -79,10 +79,11 @@ impl Rack {
         ((self.prefill as u32 + worker as u32) % self.nodes as u32) as u16
     }
 
-    /// Whether prefill and decode workers are left when those of `node` have died.
+    /// Whether there is such a node, and prefill and decode workers are left when those of `node` have died.
     #[must_use]
     pub fn survives(&self, node: u16) -> bool {
-        (0..self.prefill).any(|worker| self.prefill_node(worker) != node)
+        node < self.nodes
+            && (0..self.prefill).any(|worker| self.prefill_node(worker) != node)
             && (0..self.decode).any(|worker| self.decode_node(worker) != node)
     }
 

@@ -118,6 +118,16 @@ impl Scheduler {
         actions
     }
 
+    /// A decode worker cannot have the KV of a request, as the node of its prefill worker has died. The
+    /// request is the next to be computed.
+    #[must_use]
+    pub fn lost_prompt(&mut self, worker: u16, request: usize) -> Vec<Action> {
+        self.waiting.push_front(request);
+        let mut actions = self.answered(worker, request);
+        actions.extend(self.prefill());
+        actions
+    }
+
     fn prefill(&mut self) -> Option<Action> {
         let request = *self.waiting.front()?;
         let worker = self.idle.pop_front()?;

@@ -54,6 +54,7 @@ fn settings(rack: Rack, chunks: u32, batch_max: u32) -> Settings {
         block_bytes: MS,
         software: Software::default(),
         drives: None,
+        kill: None,
     }
 }
 
@@ -477,20 +478,27 @@ proptest! {
         batch_max in 1..5_u32,
         room_blocks in 1..60_u64,
         system in proptest::sample::select(&System::ALL[..]),
+        (killed, at_ms) in (0..4_u16, 0..2000_u64),
     ) {
         requests.sort_by_key(|it| it.at_ns);
         let rack = Rack::new(nodes, prefill, decode).unwrap();
         let workload = workload(requests);
         let drives = with_drives(settings(rack, chunks, batch_max), Some(room_blocks));
-        let settings = Settings { system, ..drives };
+        let kill = rack.survives(killed).then_some(Kill { node: killed, at_ns: at_ms * MS });
+        let settings = Settings { system, kill, ..drives };
         let served = simulate(&settings, &workload);
         for it in &served {
-            prop_assert!(it.from_drives <= it.hits);
+            prop_assert!(it.from_drives <= it.hits + it.found_again);
             let to_first: u64 = Times::TO_FIRST_TOKEN.iter().map(|(_, of)| of(&it.times)).sum();
             prop_assert_eq!(to_first, it.ttft_ns);
             prop_assert_eq!(it.ttft_ns + it.times.decode_ns, it.latency_ns);
             prop_assert!(it.times.first_token_ns >= 10 * MS);
-            prop_assert!(it.hits + it.published + it.refused <= it.blocks);
+            if it.restarts == 0 {
+                prop_assert!(it.hits + it.published + it.refused <= it.blocks);
+                prop_assert_eq!(it.found_again, 0);
+            }
+            prop_assert!(it.restarts <= 1);
+            prop_assert!(it.ttft_ns > 0 && it.hits <= it.blocks);
         }
         prop_assert_eq!(&served, &simulate(&settings, &workload));
     }
@@ -530,4 +538,91 @@ fn a_computed_prompt_does_not_wait_beside_a_decode_worker_with_room() {
     assert_eq!(prefill(&mut scheduler, 3), []);
     let actions = scheduler.lost_decode(1, &[1]);
     assert!(actions.contains(&Action::Decode { worker: 0, request: 3 }), "{actions:?}");
+}
+
+/// Two of each: workers 0 are on node 0, and workers 1 on node 1.
+fn with_kill(system: System, node: u16, at_ms: u64) -> Settings {
+    let kill = Some(Kill { node, at_ns: at_ms * MS });
+    Settings { kill, system, ..settings(Rack::new(2, 2, 2).unwrap(), 100, 8) }
+}
+
+#[test]
+fn what_a_killed_prefill_worker_computed_begins_again() {
+    let requests = vec![request(0, 1, 0..4), request(0, 1, 10..14)];
+    let served = simulate(&with_kill(System::Rackline, 1, 30), &workload(requests));
+    let [first, again] = &served[..] else { panic!("two requests") };
+    assert_eq!((first.restarts, first.ttft_ns), (0, 58 * MS));
+    assert_eq!((again.restarts, again.hits, again.found_again, again.published), (1, 0, 0, 4));
+    // Its new worker has computed and written the first prompt.
+    assert_eq!((again.times.queue_ns, again.ttft_ns), (44 * MS, (44 + 58) * MS));
+}
+
+/// It was written to the shared memory, and is found there.
+#[test]
+fn an_answer_that_a_decode_worker_had_begun_is_given_by_another() {
+    let requests = vec![request(0, 100, 0..1), request(0, 10, 10..14)];
+    let run =
+        |kill_ms| simulate(&with_kill(System::Rackline, 1, kill_ms), &workload(requests.clone()));
+    // Its first token comes after 58 ms, and its last would come after 148.
+    let again = run(100)[1];
+    assert_eq!((again.restarts, again.found_again, again.published), (1, 4, 4));
+    assert_eq!((again.ttft_ns, again.times.queue_ns), (58 * MS, 0));
+    // Read for 4 ms, one token computed, read for 4 ms by the other decode worker, which begins an
+    // iteration 3 ms later; ten tokens.
+    assert_eq!(again.latency_ns, (100 + 4 + 1 + 4 + 3 + 100) * MS);
+    assert_eq!(again.times.decode_ns, again.latency_ns - again.ttft_ns);
+    assert_eq!(run(149)[1].restarts, 0, "it was answered");
+}
+
+#[test]
+fn a_prompt_on_its_way_from_a_killed_node_begins_again() {
+    // The second prompt is computed on node 1, and goes to the decode worker of node 0.
+    let requests = vec![request(0, 100, 0..1), request(0, 1, 10..18), request(0, 1, 20..24)];
+    let run = |system, at_ms| {
+        let kill = Some(Kill { node: 1, at_ns: at_ms * MS });
+        let rack = Rack::new(3, 2, 1).unwrap();
+        let settings = Settings { kill, system, ..settings(rack, 100, 8) };
+        simulate(&settings, &workload(requests.clone())).iter().map(|it| it.restarts).collect()
+    };
+    // It is computed for 80 ms, and on its way for 16, or written for 8.
+    let restarts: [Vec<u64>; 4] = [
+        run(System::Direct, 85),
+        run(System::Direct, 200),
+        run(System::Rackline, 85),
+        run(System::Rackline, 89),
+    ];
+    assert_eq!(restarts, [[0, 1, 0], [0, 0, 0], [0, 1, 0], [0, 0, 0]]);
+}
+
+/// Half of the blocks were in the memory of the killed node.
+#[test]
+fn a_store_loses_what_the_killed_node_had() {
+    let requests = vec![request(0, 1, 0..4), request(1000, 1, 0..4), request(2000, 1, 0..4)];
+    let hits = |system| {
+        let served = simulate(&with_kill(system, 1, 500), &workload(requests.clone()));
+        served.iter().map(|it| it.hits).collect::<Vec<_>>()
+    };
+    assert_eq!(hits(System::Rackline), [0, 4, 4]);
+    // Blocks 1 and 3 are gone, and written anew to the other node.
+    assert_eq!(hits(System::Store), [0, 1, 4]);
+}
+
+#[test]
+fn drives_of_a_killed_node_are_not_read() {
+    // The prefill workers take turns: the second one has prompts without a whole block.
+    let requests = vec![
+        request(0, 1, 0..4),
+        request(100, 1, 0..0),
+        request(500, 1, 4..8),
+        request(600, 1, 0..0),
+        request(1000, 1, 0..4),
+    ];
+    let small = settings(Rack::new(2, 2, 2).unwrap(), 4, 8);
+    let of = |kill| {
+        let settings = Settings { kill, ..with_drives(small.clone(), None) };
+        let served = simulate(&settings, &workload(requests.clone()));
+        (served[4].hits, served[4].from_drives)
+    };
+    assert_eq!(of(None), (4, 4));
+    assert_eq!(of(Some(Kill { node: 0, at_ns: 800 * MS })), (0, 0));
 }

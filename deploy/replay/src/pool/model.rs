@@ -141,6 +141,21 @@ impl PoolModel {
         self.follow_log(node.into(), worker.into());
     }
 
+    /// A node has died: `heir` takes over what it had, with its room.
+    pub fn take_over(&mut self, dead: u16, heir: u16) {
+        let left = std::mem::take(&mut self.nodes[usize::from(dead)]);
+        let heir_node = &mut self.nodes[usize::from(heir)];
+        heir_node.free += left.free;
+        for entry in left.log {
+            let Entry::Published { block, .. } = entry else { continue };
+            let place = &mut self.places[block as usize];
+            if place.is_some_and(|place| place.node == dead) {
+                *place = Some(Place { node: heir, used: 0 });
+                heir_node.log.push(entry);
+            }
+        }
+    }
+
     /// Whether a block is there.
     #[must_use]
     pub fn has(&self, block: u32) -> bool {

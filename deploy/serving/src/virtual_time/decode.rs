@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use super::death::Worker;
 use super::events::Event;
 use super::{Run, Settings};
 use crate::system::System;
@@ -19,14 +20,15 @@ struct Running {
 pub(super) struct Decoding {
     /// Prompts to be read. The first is being read.
     to_read: VecDeque<usize>,
-    /// Prompts that are read, and join at the next iteration.
-    ready: Vec<usize>,
+    /// Prompts that are read, and join at the next iteration; with the time to compute what is missing.
+    ready: Vec<(usize, u64)>,
     batch: Vec<Running>,
 }
 
 impl Run<'_> {
     pub(super) fn decode_begins(&mut self, now_ns: u64, worker: u16, request: usize) {
-        self.served[request].times.decode_queue_ns = self.stage(now_ns, request);
+        let took_ns = self.stage(now_ns, request);
+        self.times(request).decode_queue_ns = took_ns;
         let to_read = &mut self.decoding[usize::from(worker)].to_read;
         to_read.push_back(request);
         if to_read.len() == 1 {
@@ -45,7 +47,11 @@ impl Run<'_> {
     }
 
     pub(super) fn decode_looked_up(&mut self, now_ns: u64, worker: u16, request: usize) {
-        self.served[request].times.decode_lookup_ns = self.stage(now_ns, request);
+        if self.prompt_is_lost(now_ns, worker, request) {
+            return;
+        }
+        let took_ns = self.stage(now_ns, request);
+        self.times(request).decode_lookup_ns = took_ns;
         let prompt = &self.workload.requests[request];
         let Settings { system, rack, .. } = self.settings;
         let node = rack.decode_node(worker);
@@ -71,10 +77,12 @@ impl Run<'_> {
 
     /// The prompt is there, as far as it was found. The next one is read.
     pub(super) fn decode_read(&mut self, now_ns: u64, worker: u16, request: usize, found: usize) {
-        self.served[request].times.decode_read_ns = self.stage(now_ns, request);
-        let held = std::mem::take(&mut self.held[request]);
-        let place = self.place(self.prefill[request]);
-        self.kept.release(place, &held);
+        if self.prompt_is_lost(now_ns, worker, request) {
+            return;
+        }
+        let took_ns = self.stage(now_ns, request);
+        self.times(request).decode_read_ns = took_ns;
+        self.release(request);
         let prompt = &self.workload.requests[request];
         let tokens = prompt.tokens_of(found, self.workload.block_tokens);
         // The last token is computed by the iteration.
@@ -83,18 +91,35 @@ impl Run<'_> {
             true => 0,
             false => self.settings.profile.prefill_ns(prompt.prompt_tokens, tokens),
         };
-        self.served[request].times.decode_compute_ns = computing_ns;
+        self.times(request).decode_compute_ns = computing_ns;
         let decoding = &mut self.decoding[usize::from(worker)];
-        decoding.to_read.pop_front();
-        decoding.ready.push(request);
-        let is_idle = decoding.batch.is_empty();
-        let next = decoding.to_read.front().copied();
-        if is_idle {
+        decoding.ready.push((request, computing_ns));
+        if decoding.batch.is_empty() {
             self.iterate(now_ns, worker);
         }
-        if let Some(next) = next {
+        self.look_up_next(now_ns, worker);
+    }
+
+    /// The worker has done with the first of the prompts to be read.
+    fn look_up_next(&mut self, now_ns: u64, worker: u16) {
+        let to_read = &mut self.decoding[usize::from(worker)].to_read;
+        to_read.pop_front();
+        if let Some(next) = to_read.front().copied() {
             self.look_up(now_ns, worker, next);
         }
+    }
+
+    /// What a prefill worker of a dead node was to send is gone (RACK-S8). The request begins again.
+    fn prompt_is_lost(&mut self, now_ns: u64, worker: u16, request: usize) -> bool {
+        let is_sent = !self.settings.system.is_shared();
+        let is_lost = is_sent && self.deaths.prefill_is_dead(self.prefill[request]);
+        if is_lost {
+            self.lose(request, true);
+            let actions = self.scheduler.lost_prompt(worker, request);
+            self.carry_out(now_ns, actions);
+            self.look_up_next(now_ns, worker);
+        }
+        is_lost
     }
 
     /// Begins an iteration of all that is ready. What is missing of their prompts is computed in it
@@ -102,8 +127,8 @@ impl Run<'_> {
     fn iterate(&mut self, now_ns: u64, worker: u16) {
         let decoding = &mut self.decoding[usize::from(worker)];
         let mut takes_ns = 0;
-        for request in decoding.ready.drain(..) {
-            takes_ns += self.served[request].times.decode_compute_ns;
+        for (request, computing_ns) in decoding.ready.drain(..) {
+            takes_ns += computing_ns;
             decoding.batch.push(Running { request, tokens: 0 });
         }
         if decoding.batch.is_empty() {
@@ -124,9 +149,10 @@ impl Run<'_> {
             if running.tokens == 1 {
                 let took_ns = self.stage(now_ns, running.request);
                 let served = &mut self.served[running.request];
-                let computing_ns = served.times.decode_compute_ns;
-                served.times.first_token_ns = took_ns - computing_ns;
-                served.ttft_ns = now_ns - served.arrived_ns;
+                if served.ttft_ns == 0 {
+                    served.times.first_token_ns = took_ns - served.times.decode_compute_ns;
+                    served.ttft_ns = now_ns - served.arrived_ns;
+                }
             }
         }
         let (answered, going_on): (Vec<_>, Vec<_>) = batch.into_iter().partition(|running| {
@@ -134,10 +160,10 @@ impl Run<'_> {
         });
         self.decoding[usize::from(worker)].batch = going_on;
         for Running { request, .. } in answered {
-            let took_ns = self.stage(now_ns, request);
+            self.deaths.is_at(request, Worker::Nobody);
             let served = &mut self.served[request];
-            served.times.decode_ns = took_ns;
             served.latency_ns = now_ns - served.arrived_ns;
+            served.times.decode_ns = served.latency_ns - served.ttft_ns;
             let actions = self.scheduler.answered(worker, request);
             self.carry_out(now_ns, actions);
         }

@@ -27,6 +27,7 @@ struct Host {
     writing: Vec<u32>,
     /// Whether the agent is to look for blocks that are due.
     is_awake: bool,
+    is_dead: bool,
 }
 
 /// What the drives of a node are restoring for a request: blocks with their depths.
@@ -34,6 +35,12 @@ struct Host {
 struct Restore {
     node: u16,
     blocks: Vec<(u32, u32)>,
+}
+
+impl Restore {
+    fn has(&self, block: u32) -> bool {
+        self.blocks.iter().any(|(other, _)| *other == block)
+    }
 }
 
 /// The drives of all nodes. None where the system has none.
@@ -68,6 +75,7 @@ impl Drives {
             due: Vec::new(),
             writing: Vec::new(),
             is_awake: false,
+            is_dead: false,
         };
         Self {
             links: links.drives,
@@ -79,7 +87,27 @@ impl Drives {
 
     /// The node whose drives have a block.
     fn host_of(&self, block: u32) -> Option<usize> {
-        self.hosts.iter().position(|host| host.drive.has(block))
+        self.hosts.iter().position(|host| !host.is_dead && host.drive.has(block))
+    }
+
+    /// A node has died: what it was restoring does not come.
+    pub(super) fn node_died(&mut self, node: u16) {
+        if let Some(host) = self.hosts.get_mut(usize::from(node)) {
+            host.is_dead = true;
+        }
+        let restoring = &mut self.restoring;
+        for restores in self.restores.values_mut() {
+            for restore in restores.extract_if(.., |restore| restore.node == node) {
+                restoring.retain(|block, _| !restore.has(*block));
+            }
+        }
+    }
+
+    /// Nothing is restored for a request any more.
+    pub(super) fn give_up(&mut self, request: usize) {
+        for restore in self.restores.remove(&request).unwrap_or_default() {
+            self.restoring.retain(|block, _| !restore.has(*block));
+        }
     }
 
     /// Blocks that were written to drives.
@@ -128,7 +156,8 @@ impl Run<'_> {
 
     /// What was restored is in the pool, as far as it has room, and is read with the rest.
     pub(super) fn restored(&mut self, now_ns: u64, worker: u16, request: usize) {
-        self.served[request].times.restore_ns = self.stage(now_ns, request);
+        let took_ns = self.stage(now_ns, request);
+        self.times(request).restore_ns = took_ns;
         let mut from_drives = Vec::new();
         let restores = self.drives.restores.remove(&request).unwrap_or_default();
         for Restore { node, blocks } in restores {
@@ -144,7 +173,7 @@ impl Run<'_> {
         let found = &behind[..self.kept.look_up(place, behind)];
         self.hold(request, found);
         let came = found.iter().filter(|block| from_drives.contains(block)).count();
-        self.served[request].from_drives = came as u64;
+        self.served[request].from_drives += came as u64;
         self.read_found(now_ns, worker, request);
     }
 
@@ -159,7 +188,8 @@ impl Run<'_> {
             if self.drives.host_of(*block).is_some() {
                 continue;
             }
-            let Some(host) = self.drives.hosts.get_mut(usize::from(node)) else { continue };
+            let host = self.drives.hosts.get_mut(usize::from(node));
+            let Some(host) = host.filter(|host| !host.is_dead) else { continue };
             host.drive.seen(*block, now_ns / MS);
             if !std::mem::replace(&mut host.is_awake, true) {
                 self.events.at(now_ns + self.drives.age_ns, Event::BacksUp { node });

@@ -59,6 +59,10 @@ pub(super) enum Event {
     BackedUp {
         node: u16,
     },
+    /// A node is killed.
+    Killed {
+        node: u16,
+    },
 }
 
 /// What is to happen: the soonest first, and of two at one time the one that was known first (RACK-V1).

@@ -12,6 +12,9 @@ use crate::system::System;
 #[derive(Debug)]
 pub(super) struct Kept {
     system: System,
+    /// Of each pool.
+    shape: PoolShape,
+    unique_blocks: u32,
     pools: Vec<PoolModel>,
 }
 
@@ -32,7 +35,7 @@ impl Kept {
             }
         };
         let pools = (0..parts).map(|_| PoolModel::new(shape, unique_blocks)).collect();
-        Self { system: *system, pools }
+        Self { system: *system, shape, unique_blocks, pools }
     }
 
     /// The blocks that each pool has to do with, and how the pool calls the worker.
@@ -74,6 +77,23 @@ impl Kept {
             self.pools[pool].look_up(&part);
         }
         hits
+    }
+
+    /// A node has died (RACK-S8). `heir` takes over what it had in the pool that all share. Its part of a
+    /// store begins empty; of what requests hold there, `held` has the blocks, once for each hold.
+    pub(super) fn node_died(&mut self, node: u16, heir: u16, held: &[u32]) {
+        match self.system {
+            System::Direct | System::HostCache => {}
+            System::Rackline | System::RacklineDrives => self.pools[0].take_over(node, heir),
+            System::Store => {
+                let part = usize::from(node);
+                let own = held.iter().copied().filter(|block| self.home_of(*block) == part);
+                let own: Vec<u32> = own.collect();
+                let mut empty = PoolModel::new(self.shape, self.unique_blocks);
+                empty.hold(&own);
+                self.pools[part] = empty;
+            }
+        }
     }
 
     /// The node that has a block in the pool that all share.

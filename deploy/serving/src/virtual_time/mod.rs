@@ -5,6 +5,7 @@
 //! - **RACK-V3** A prompt is held from its lookup on until its decode worker has read it: none of its
 //!   blocks that are there leaves in between.
 
+mod death;
 mod decode;
 mod drives;
 mod events;
@@ -14,6 +15,7 @@ mod prefill;
 
 use rackline_replay::{PoolShape, TierOptions};
 
+use self::death::{Deaths, Worker};
 use self::decode::Decoding;
 use self::drives::Drives;
 use self::events::{Event, Events};
@@ -23,7 +25,7 @@ use crate::links::Links;
 use crate::profile::Profile;
 use crate::rack::Rack;
 use crate::scheduler::{Action, Scheduler};
-use crate::served::Served;
+use crate::served::{Served, Times};
 use crate::system::System;
 use crate::workload::Workload;
 
@@ -64,6 +66,18 @@ pub struct Settings {
     pub software: Software,
     /// The drives of all hosts together, which [`System::RacklineDrives`] needs (RACK-S7).
     pub drives: Option<TierOptions>,
+    /// A node that is killed (RACK-S8). Some prefill and decode workers have to be left
+    /// ([`Rack::survives`]).
+    pub kill: Option<Kill>,
+}
+
+/// A node is killed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Kill {
+    /// The node.
+    pub node: u16,
+    /// When, after the first request, in nanoseconds.
+    pub at_ns: u64,
 }
 
 /// What became of requests, and of drives.
@@ -93,6 +107,7 @@ struct Run<'s> {
     kept: Kept,
     drives: Drives,
     network: Network<'s>,
+    deaths: Deaths,
     /// The prefill worker of each request.
     prefill: Vec<u16>,
     /// Of each decode worker.
@@ -102,6 +117,8 @@ struct Run<'s> {
     /// When the stage began that each request is in.
     since_ns: Vec<u64>,
     served: Vec<Served>,
+    /// Stages that nobody is told of.
+    untold: Times,
     events: Events,
 }
 
@@ -114,6 +131,9 @@ impl<'s> Run<'s> {
         for (number, request) in requests.iter().enumerate() {
             events.at(request.at_ns, Event::Arrives { request: number });
         }
+        if let Some(Kill { node, at_ns }) = settings.kill {
+            events.at(at_ns, Event::Killed { node });
+        }
         Self {
             settings,
             workload,
@@ -121,17 +141,23 @@ impl<'s> Run<'s> {
             kept: Kept::new(settings, workload.unique_blocks),
             drives: Drives::new(settings, workload),
             network: Network::new(&settings.links, rack.nodes()),
+            deaths: Deaths::new(requests.len()),
             prefill: vec![0; requests.len()],
             decoding: (0..rack.decode()).map(|_| Decoding::default()).collect(),
             held: vec![Vec::new(); requests.len()],
             since_ns: requests.iter().map(|request| request.at_ns).collect(),
             served: workload.unserved(),
+            untold: Times::default(),
             events,
         }
     }
 
     fn happens(&mut self, now_ns: u64, event: Event) {
+        if self.is_of_the_dead(event) {
+            return;
+        }
         match event {
+            Event::Killed { node } => self.killed(now_ns, node),
             Event::Arrives { request } => {
                 let action = self.scheduler.arrive(request);
                 self.carry_out(now_ns, action);
@@ -163,10 +189,15 @@ impl<'s> Run<'s> {
     fn carry_out(&mut self, now_ns: u64, actions: impl IntoIterator<Item = Action>) {
         let at_ns = now_ns + self.settings.software.message_ns;
         for action in actions {
-            let event = match action {
-                Action::Prefill { worker, request } => Event::PrefillBegins { worker, request },
-                Action::Decode { worker, request } => Event::DecodeBegins { worker, request },
+            let (event, request, worker) = match action {
+                Action::Prefill { worker, request } => {
+                    (Event::PrefillBegins { worker, request }, request, Worker::Prefill(worker))
+                }
+                Action::Decode { worker, request } => {
+                    (Event::DecodeBegins { worker, request }, request, Worker::Decode(worker))
+                }
             };
+            self.deaths.is_at(request, worker);
             self.events.at(at_ns, event);
         }
     }
@@ -175,6 +206,13 @@ impl<'s> Run<'s> {
     fn stage(&mut self, now_ns: u64, request: usize) -> u64 {
         let since_ns = std::mem::replace(&mut self.since_ns[request], now_ns);
         now_ns - since_ns
+    }
+
+    /// The stages of a request, as far as they lead to its first token. The reader has had the first token
+    /// of some requests that begin again.
+    fn times(&mut self, request: usize) -> &mut Times {
+        let served = &mut self.served[request];
+        if served.ttft_ns == 0 { &mut served.times } else { &mut self.untold }
     }
 
     /// How long a worker takes to look a prompt up. A store asks its server (RACK-S4).
@@ -193,6 +231,7 @@ impl<'s> Run<'s> {
         }
         let mut end_ns = now_ns;
         for (host, count) in (0..).zip(of_host) {
+            let host = self.deaths.heir_of(host, &self.settings.rack);
             let (from, to) = if writes { (node, host) } else { (host, node) };
             let bytes = self.bytes_of(count);
             end_ns = end_ns.max(self.network.send(now_ns, from, to, bytes));
