@@ -169,9 +169,11 @@ fn requests_of_a_killed_node_are_answered_by_others() {
     let path = file.path().to_str().unwrap();
     let workers = ["--prefill", "3", "--decode", "3", "--nodes", "3", "--kill-node", "1"];
     let size = ["--speed", "20", "--block-bytes", "4KiB", "--rate", "1", "--kill-at-s", "5"];
-    let report = json(&[&[path][..], &workers, &size].concat());
+    let beside = ["--device-gb-per-s", "10", "--beside-simulation"];
+    let report = json(&[&[path][..], &workers, &size, &beside].concat());
     let measured = &report["measured"];
     assert_eq!(measured["requests"], 12);
+    assert!(report["simulated"]["restarted"].as_u64().unwrap() > 0, "{report:#}");
     let late = [&size[..5], &["1", "--kill-at-s", "5000"]].concat();
     let late = error(&[&[path][..], &workers, &late].concat());
     assert!(late.contains("give a smaller --kill-at-s"), "{late}");

@@ -119,9 +119,36 @@ fn what_cannot_be_run_is_refused_by_name() {
         (&["--links", "fast"], "there are no links \"fast\""),
         (&["--links", "nowhere.toml"], "cannot read nowhere.toml"),
         (&["--profile", "h1000"], "there is no profile \"h1000\""),
+        (&["--kill-node", "1"], "--kill-at-s"),
+        (&["--kill-node", "1", "--kill-at-s", "3"], "without node 1 there are no"),
     ] {
         let output = systems(arguments);
         let error = String::from_utf8(output.stderr).unwrap();
         assert!(!output.status.success() && error.contains(said), "{arguments:?}: {error}");
     }
+}
+
+/// Memory that all share keeps the blocks; a store loses those of the killed node.
+#[test]
+fn a_killed_node_takes_with_it_what_its_own_memory_had() {
+    let rack = ["--nodes", "3", "--prefill", "3", "--decode", "3", "--rates", "1.5"];
+    let size = ["--requests", "150", "--systems", "rackline,direct,store", "--kill-node", "1"];
+    let killed = [&rack[..], &size, &["--kill-at-s", "50"]].concat();
+    let report: Value = serde_json::from_str(&text(&[&killed[..], &["--json"]].concat())).unwrap();
+    assert_eq!(report["killed"], serde_json::json!([1, 50]));
+    let [rackline, direct, store] = [0, 1, 2].map(|place| &report["points"][place]);
+    for point in [rackline, direct, store] {
+        assert_eq!(point["requests"], 150);
+        assert!(point["restarted"].as_u64().unwrap() > 0, "{point:#}");
+        assert!(point["around_kill"]["after"]["mean_ms"].as_f64().unwrap() > 0.0);
+    }
+    assert!(rackline["found_again"].as_u64().unwrap() > 0);
+    assert_eq!((&direct["hits"], &direct["found_again"]), (&0.into(), &0.into()));
+    assert!(rackline["hits"].as_u64() > store["hits"].as_u64());
+    let words = text(&killed);
+    assert!(words.contains("node 1 is killed after 50 s"), "{words}");
+    assert!(words.contains("rackline at 1.5 requests/s: ") && words.contains("began again"));
+    let late = systems(&[&rack[..], &size, &["--kill-at-s", "5000"]].concat());
+    let error = String::from_utf8(late.stderr).unwrap();
+    assert!(!late.status.success() && error.contains("give a smaller --kill-at-s"), "{error}");
 }

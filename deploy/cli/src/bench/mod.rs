@@ -1,5 +1,6 @@
 //! `rackline bench`: whole racks, measured and simulated.
 
+mod kill;
 #[cfg(feature = "demo")]
 mod profile;
 mod rack;

@@ -87,13 +87,20 @@ fn plot_stages<B: DrawingBackend>(area: &DrawingArea<B, Shift>, report: &Report)
 where
     B::ErrorType: 'static,
 {
-    let stages = Times::TO_FIRST_TOKEN.len();
-    let all = report.parts().flat_map(|(part, _)| part.summary.stages_ms.iter().map(|it| it.1));
-    let longest_ms = all.fold(0.001, f64::max);
+    // With real bytes a lookup waits for drives.
+    let of = |part: &Part| -> Vec<(&'static str, f64)> {
+        let all = part.summary.stages_ms.iter().copied();
+        all.filter(|(name, _)| *name != Times::RESTORE).collect()
+    };
+    let names: Vec<_> = Times::TO_FIRST_TOKEN.iter().map(|(name, _)| *name).collect();
+    let names: Vec<_> = names.into_iter().filter(|name| *name != Times::RESTORE).collect();
+    let stages = names.len();
+    let longest_ms = report.parts().flat_map(|(part, _)| of(part)).map(|it| it.1);
+    let longest_ms = longest_ms.fold(0.001, f64::max);
     let place = |stage| place_of(stages, stage);
     let name_at = |at: &f64| {
         let at = (0..stages).find(|stage| (place(*stage) - at).abs() < 0.01);
-        at.map_or("", |stage| Times::TO_FIRST_TOKEN[stage].0).to_owned()
+        at.map_or("", |stage| names[stage]).to_owned()
     };
     let mut chart = ChartBuilder::on(area)
         .margin(14)
@@ -110,9 +117,9 @@ where
         .draw()?;
     for (number, (part, name)) in (0_u8..).zip(report.parts()) {
         let color = color(name);
-        let bars = part.summary.stages_ms.iter().enumerate().map(|(stage, (_, ms))| {
+        let bars = of(part).into_iter().enumerate().map(|(stage, (_, ms))| {
             let top = place(stage) + 0.36 - 0.36 * f64::from(number);
-            Rectangle::new([(0.0, top - 0.32), (*ms, top)], color.filled())
+            Rectangle::new([(0.0, top - 0.32), (ms, top)], color.filled())
         });
         chart.draw_series(bars)?;
     }

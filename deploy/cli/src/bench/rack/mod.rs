@@ -18,12 +18,13 @@ use bytesize::ByteSize;
 use clap::Args;
 use rackline_replay::Capacity;
 use rackline_serving::{
-    Device, Links, Profile, Rack, Settings, Simulated, Software, System, Workload, simulate,
+    Device, Kill, Links, Profile, Rack, Settings, Simulated, Software, System, Workload, simulate,
 };
 
 use self::fleet::{Fleet, Order};
 use self::report::{Conditions, Part, Report};
-use self::run::{Kill, Outcome};
+use self::run::Outcome;
+use super::kill::{KillArguments, check_in_time};
 use super::rack_arguments::RackArguments;
 use super::workload::{RATE, WorkloadArguments};
 use crate::agent::Drive;
@@ -109,14 +110,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "DIR[:SIZE]", conflicts_with_all = ["simulate", "beside_simulation"])]
     drive: Option<Drive>,
 
-    /// Kill all workers of this node, and the agent of its drive, as kill -9 does. What the workers had begins
-    /// again on others.
-    #[arg(long, value_name = "NODE", requires = "kill_at_s", conflicts_with_all = ["simulate", "beside_simulation"])]
-    kill_node: Option<u16>,
-
-    /// When, in seconds of the run.
-    #[arg(long, value_name = "SECONDS", requires = "kill_node")]
-    kill_at_s: Option<u32>,
+    #[command(flatten)]
+    kill: KillArguments,
 
     /// Run in virtual time, without workers and bytes.
     #[arg(long, requires = "device_gb_per_s", conflicts_with = "speed")]
@@ -147,13 +142,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         options.speed
     );
     let rack = options.rack.rack()?;
-    if let Some(node) = options.kill_node {
-        ensure!(
-            node < rack.nodes() && rack.survives(node),
-            "without node {node} there are no prefill and decode workers left, or there is no such node: \
-             give another --kill-node, or more workers"
-        );
-    }
+    let kill = options.kill.kill(&rack)?;
     let text = options.rack.profile_text()?;
     let profile = Profile::read(&text)?;
     let usual = options.workload.is_made().then_some(RATE);
@@ -168,7 +157,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let device = |rate| Device::new(rate, options.device_latency_ns);
     let device = options.device_gb_per_s.map(device).transpose()?;
     let capacity = options.capacity_blocks.blocks(workload.unique_blocks);
-    let bench = Bench { options, rack, text, profile, workload, model_bytes, device, capacity };
+    let bench =
+        Bench { options, rack, text, profile, workload, model_bytes, device, capacity, kill };
     if let Some(path) = &options.svg {
         // Before anything runs for long. A picture that is there stays until there is a new one.
         let mut file = std::fs::OpenOptions::new();
@@ -204,6 +194,7 @@ struct Bench<'o> {
     model_bytes: u64,
     device: Option<Device>,
     capacity: Option<u32>,
+    kill: Option<Kill>,
 }
 
 impl Bench<'_> {
@@ -226,8 +217,8 @@ impl Bench<'_> {
         let interrupt = Interrupt::install_for_terminal()?;
         let region = self.sizes()?.make_region("bench", &interrupt)?;
         // Not where workers are killed. Without a kill nobody is to be declared dead.
-        let (manager_node, declare_ms) = match options.kill_node {
-            Some(0) => (1, DECLARE_MS),
+        let (manager_node, declare_ms) = match self.kill {
+            Some(Kill { node: 0, .. }) => (1, DECLARE_MS),
             Some(_) => (0, DECLARE_MS),
             None => (0, u64::from(u32::MAX)),
         };
@@ -250,9 +241,8 @@ impl Bench<'_> {
         let template = "{bar:40} {pos}/{len} answered, {msg}, {eta} left";
         let bar = progress_bar(workload.requests.len() as u64, template);
         let decode = &self.profile.decode;
-        let kill = options.kill_node.zip(options.kill_at_s);
-        let kill = kill.map(|(node, at_s)| Kill { node, at_ns: u64::from(at_s) * 1_000_000_000 });
-        let outcome = run::serve(&mut fleet, rack, decode, workload, options.speed, kill, &bar)?;
+        let (speed, kill) = (options.speed, self.kill);
+        let outcome = run::serve(&mut fleet, rack, decode, workload, speed, kill, &bar)?;
         bar.finish_and_clear();
         drop(fleet);
         Ok(outcome)
@@ -269,8 +259,10 @@ impl Bench<'_> {
             block_bytes: self.model_bytes,
             software: Software::MEASURED,
             drives: None,
+            kill: self.kill,
         };
         let Simulated { served, .. } = simulate(&settings, &self.workload);
+        self.kill.map_or(Ok(()), |kill| check_in_time(&kill, &served))?;
         Ok(Outcome { served, ..Outcome::default() })
     }
 
@@ -295,7 +287,7 @@ impl Bench<'_> {
             device_latency_ns: self.device.map(|device| device.latency_ns()),
             speed: options.speed,
             drive: options.drive.as_ref().map(|drive| drive.0.path.display().to_string()),
-            killed: options.kill_node.zip(options.kill_at_s),
+            killed: self.kill.map(|kill| (kill.node, kill.at_ns / 1_000_000_000)),
         }
     }
 }

@@ -31,7 +31,7 @@ pub(super) struct Conditions {
     /// Where drives were, behind the pool.
     pub(super) drive: Option<String>,
     /// The node whose workers were killed, and after how many seconds.
-    pub(super) killed: Option<(u16, u32)>,
+    pub(super) killed: Option<(u16, u64)>,
 }
 
 /// A run, measured or simulated.

@@ -5,12 +5,13 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use cxl_shm::clock::SystemClock;
 use indicatif::ProgressBar;
-use rackline_serving::{Action, Decode, Rack, Scheduler, Served, Workload};
+use rackline_serving::{Action, Decode, Kill, Rack, Scheduler, Served, Workload};
 
 use super::fleet::{Fleet, News, Who};
 use super::protocol::{Event, Late, Prompt, Task};
 use super::time::machine_ns;
 use super::worker::Role;
+use crate::bench::kill::too_late;
 
 /// What came of a run.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -22,14 +23,6 @@ pub(super) struct Outcome {
     pub(super) late: Late,
     /// Why the first block was refused that was refused.
     pub(super) why_refused: Option<String>,
-}
-
-/// The workers of a node are killed.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) struct Kill {
-    pub(super) node: u16,
-    /// When, in the time of the bench.
-    pub(super) at_ns: u64,
 }
 
 /// A request under way.
@@ -91,11 +84,7 @@ pub(super) fn serve(
         run.step()?;
     }
     if let Some(kill) = run.kill {
-        bail!(
-            "all requests were answered before node {} was to be killed: give a smaller --kill-at-s, or more \
-             --requests",
-            kill.node
-        );
+        bail!(too_late(kill.node));
     }
     Ok(run.outcome)
 }

@@ -12,7 +12,8 @@ use kv_drive::policy::{AdmissionKind, BACKUP_AGE_MS, usual_watermarks};
 use rackline_replay::{Capacity, PoolShape, TierOptions};
 use rackline_serving::{Links, Profile, Settings, Simulated, Software, Summary, System, simulate};
 
-use self::report::{Conditions, Point, Report};
+use self::report::{AroundKill, Conditions, Point, Report};
+use super::kill::KillArguments;
 use super::rack_arguments::RackArguments;
 use super::workload::WorkloadArguments;
 use crate::output::progress_bar;
@@ -36,6 +37,7 @@ use crate::output::progress_bar;
 ///   rackline bench systems --workload C --nodes 4 --prefill 4 --decode 4 --rates 0.5,1,2,3,4 --svg c.svg
 ///   rackline bench systems mooncake.jsonl --block-tokens 512 --rates 0.5,1 --json
 ///   rackline bench systems --capacity-blocks 5% --systems rackline,rackline-drives,direct
+///   rackline bench systems --nodes 4 --prefill 4 --decode 4 --rates 3 --kill-node 1 --kill-at-s 40
 ///
 /// The link alone is seldom the reason: 6,000 tokens of an 8B model take 78 ms at 10.1 GB/s of CXL, and 63 ms
 /// at 100 Gb/s of network. What differs is how much is computed again, and how long others wait for that.
@@ -86,7 +88,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "RULE", default_value = "all")]
     admission: AdmissionKind,
 
-    /// Print the result as JSON.
+    #[command(flatten)]
+    kill: KillArguments,
+
+    /// Print the result as JSON, with each request.
     #[arg(long)]
     json: bool,
 
@@ -99,6 +104,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     ensure!(!options.rates.is_empty(), "there is no load: give --rates");
     ensure!(!options.systems.is_empty(), "there is no system: give --systems");
     let rack = options.rack.rack()?;
+    let kill = options.kill.kill(&rack)?;
     let profile = Profile::read(&options.rack.profile_text()?)?;
     let links = read_links(&options.links)?;
     ensure!(
@@ -131,6 +137,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         capacity_blocks: capacity,
         drive_blocks: options.drive_blocks.blocks(first.unique_blocks),
         unique_blocks: first.unique_blocks,
+        killed: kill.map(|kill| (kill.node, kill.at_ns / 1_000_000_000)),
     };
     let drives = TierOptions {
         admission: options.admission,
@@ -173,10 +180,19 @@ pub(crate) fn run(options: &Options) -> Result<()> {
                 block_bytes,
                 software: Software::MEASURED,
                 drives: Some(drives),
+                kill,
             };
             let Simulated { served, written_to_drives } = simulate(&settings, workload);
             let summary = Summary::of(&served).context("the trace has no requests")?;
-            points.push(Point { system: *system, rate: *rate, summary, written_to_drives });
+            let around_kill = kill.map(|kill| AroundKill::of(&kill, &served)).transpose()?;
+            points.push(Point {
+                system: *system,
+                rate: *rate,
+                summary,
+                written_to_drives,
+                around_kill,
+                served,
+            });
             bar.inc(1);
         }
     }

@@ -2,9 +2,10 @@
 
 use anyhow::Result;
 use bytesize::ByteSize;
-use rackline_serving::{Software, Summary, System};
+use rackline_serving::{Kill, Served, Software, Spread, Summary, System};
 use serde::Serialize;
 
+use crate::bench::kill::check_in_time;
 use crate::output::{counted, say};
 
 /// What was run.
@@ -24,6 +25,8 @@ pub(super) struct Conditions {
     /// Room of the drives of `rackline-drives`.
     pub(super) drive_blocks: Option<u32>,
     pub(super) unique_blocks: u32,
+    /// The node whose workers were killed, and after how many seconds.
+    pub(super) killed: Option<(u16, u64)>,
 }
 
 /// A system at a load.
@@ -36,6 +39,29 @@ pub(super) struct Point {
     pub(super) summary: Summary,
     /// Blocks that were written to drives.
     pub(super) written_to_drives: u64,
+    /// Where a node was killed.
+    pub(super) around_kill: Option<AroundKill>,
+    /// Each request, by its number.
+    pub(super) served: Vec<Served>,
+}
+
+/// Times to the first token of requests that arrived before a node was killed, and after it.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub(super) struct AroundKill {
+    /// `None` where none arrived.
+    before: Option<Spread>,
+    after: Option<Spread>,
+}
+
+impl AroundKill {
+    pub(super) fn of(kill: &Kill, served: &[Served]) -> Result<Self> {
+        check_in_time(kill, served)?;
+        let of = |is_before: bool| {
+            let those = served.iter().filter(|it| (it.arrived_ns < kill.at_ns) == is_before);
+            Spread::of(those.map(|it| it.ttft_ns).collect())
+        };
+        Ok(Self { before: of(true), after: of(false) })
+    }
 }
 
 /// All that is printed.
@@ -94,6 +120,21 @@ impl Report {
                 counted(point.written_to_drives, "block")
             );
         }
+        for point in &self.points {
+            let Some(around) = &point.around_kill else { continue };
+            let mean = |it: Option<Spread>| {
+                it.map_or("-".to_owned(), |it| format!("{:.1} ms", it.mean_ms))
+            };
+            say!(
+                "{} at {} requests/s: {} began again, and found {} again; TTFT mean {} before, {} after",
+                point.system,
+                point.rate,
+                counted(point.summary.restarted, "request"),
+                counted(point.summary.found_again, "block"),
+                mean(around.before),
+                mean(around.after)
+            );
+        }
         say!(
             "\nTTFT: from the arrival of a request to its first token. ratio: its mean, of the first system's\n\
              served/s: answered, from the first arrival to the last token. hits: blocks that prefill workers \
@@ -147,5 +188,8 @@ impl Conditions {
             message_ns / 1000
         );
         say!("room: {room}; blocks of {}", ByteSize(self.block_bytes));
+        if let Some((node, at_s)) = self.killed {
+            say!("node {node} is killed after {at_s} s");
+        }
     }
 }
