@@ -51,6 +51,14 @@ class Driver:
             ctypes.c_void_p(stream),
         )
 
+    def come_after(self, stream: int, other: int) -> None:
+        """What the stream is given from now on is done after what the other was given so far."""
+        event = ctypes.c_void_p()
+        self._called("cuEventCreate", ctypes.byref(event), 0)
+        self._called("cuEventRecord", event, ctypes.c_void_p(other))
+        self._called("cuStreamWaitEvent", ctypes.c_void_p(stream), event, 0)
+        self._called("cuEventDestroy_v2", event)
+
     def wait_for(self, stream: int) -> None:
         self._called("cuStreamSynchronize", ctypes.c_void_p(stream))
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import types
 import unittest
+from typing import Any
+from unittest import mock
 
 import torch
 from cases import FULL_BLOCKS, LONG, PROMPTS, SMALL, cached, computed, tokens
 from cuda_driver import driver, mode
 from engine import BLOCK_TOKENS
 from gpu_case import GpuCase
+from late_gpu import WatchedGpu
 from region import Region
+from test_scheduling import steps_ahead
 
 import rackline
 from rackline.engines.settings import SettingsError
@@ -43,6 +49,31 @@ class KvOnGpu(GpuCase):
             with self.subTest(load), wrong as second:
                 self.assertNotEqual(tokens(second.answers(PROMPTS)), self.expected)
                 self.assertEqual(second.counter("loaded_blocks"), FULL_BLOCKS)
+
+    def test_loads_wait_for_no_forward_that_is_kept_off_their_blocks(self) -> None:
+        """VLLM-W10."""
+        self.fill()
+        for order, steps_under_way in ((contextlib.nullcontext, 1), (steps_ahead, 2)):
+            for connector, waited in (("WatchedGpu", False), ("NewestPosition", True)):
+                with self.subTest(connector, steps_under_way=steps_under_way):
+                    self.watch(order(), connector, steps_under_way, waited)
+
+    def watch(self, order: Any, connector: str, steps_under_way: int, waited: bool) -> None:
+        with order, self.on_gpu(1, connector=connector) as second:
+            WatchedGpu.waited.clear()
+            WatchedGpu.under_way.clear()
+            self.assertEqual(tokens(second.answers(PROMPTS)), self.expected)
+            self.assertEqual(second.counter("loaded_blocks"), FULL_BLOCKS)
+        self.assertEqual(set(WatchedGpu.waited), {waited})
+        self.assertEqual(max(WatchedGpu.under_way), steps_under_way)
+
+    def test_a_load_that_comes_after_a_step_less_would_show(self) -> None:
+        self.fill()
+        for order in (contextlib.nullcontext, steps_ahead):
+            with self.subTest(order.__name__), order():
+                with self.on_gpu(1, connector="EarlierPosition") as second:
+                    self.assertNotEqual(tokens(second.answers(PROMPTS)), self.expected)
+                    self.assertEqual(second.counter("loaded_blocks"), FULL_BLOCKS)
 
     def test_a_pool_that_cannot_be_registered_is_used_and_told_of(self) -> None:
         with mode("no-register"), self.assertLogs("rackline.vllm.device", "WARNING") as told:
@@ -103,6 +134,44 @@ class Devices(unittest.TestCase):
         ]:
             with self.subTest(devices), self.assertRaisesRegex(SettingsError, message):
                 device_of(self.caches(*devices))
+
+    def test_a_position_of_the_stream_is_waited_for_and_nothing_behind_it(self) -> None:
+        """As torch does it on a GPU, with stand-ins for its streams and events."""
+        main = driver().new_stream()
+
+        class Event:
+            def record(self, stream: Any) -> None:
+                self.stream = driver().new_stream()
+                driver().come_after(self.stream, stream.cuda_stream)
+
+        class Stream:
+            def __init__(self, gpu: int) -> None:
+                self.cuda_stream = driver().new_stream()
+
+            def wait_event(self, event: Event) -> None:
+                driver().come_after(self.cuda_stream, event.stream)
+
+        memory = ctypes.create_string_buffer(b"....", 4)
+        driver().has(ctypes.addressof(memory), 4)
+
+        def write(place: int, content: bytes) -> None:
+            driver().write_later(main, ctypes.addressof(memory) + place, content)
+
+        current = types.SimpleNamespace(cuda_stream=main)
+        with (
+            mock.patch("torch.cuda.Event", Event),
+            mock.patch("torch.cuda.Stream", Stream),
+            mock.patch("torch.cuda.current_stream", lambda gpu: current),
+        ):
+            device, positions = Gpu(0), []
+            for place, content in enumerate((b"a", b"b", b"c")):
+                positions.append(device.position())
+                write(place, content)
+            for position, expected in zip(positions, (b"....", b"a...", b"ab.."), strict=True):
+                driver().wait_for(device.stream_at(position))
+                self.assertEqual(memory.raw, expected)
+            driver().wait_for(device.stream())
+            self.assertEqual(memory.raw, b"abc.")
 
     def test_every_layout_of_blocks_comes_back(self) -> None:
         """All layers, blocks, heads, tokens in a block and elements; by the order in memory that

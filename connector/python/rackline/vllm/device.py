@@ -34,6 +34,12 @@ class Device(Protocol):
     def stream(self) -> int | None:
         """The stream that the engine gives its work to now; ``None`` on a CPU, which has done it."""
 
+    def position(self) -> Any:
+        """How far the engine's stream is filled now."""
+
+    def stream_at(self, position: Any) -> int | None:
+        """A stream that is done when the engine's stream has come to that position."""
+
     def count(self, stats: RacklineStats) -> None:
         """Adds what was copied since the last time."""
 
@@ -60,6 +66,12 @@ class Cpu:
     def stream(self) -> int | None:
         return None
 
+    def position(self) -> Any:
+        return None
+
+    def stream_at(self, position: Any) -> int | None:
+        return None
+
     def count(self, stats: RacklineStats) -> None:
         pass
 
@@ -70,6 +82,8 @@ class Gpu:
     def __init__(self, number: int) -> None:
         self.gpu: int | None = number
         self._opened: rackline.Gpu | None = None
+        self._behind: Any = None
+        """A stream that is given nothing but to wait."""
         self._counted: dict[str, int] = {}
 
     def open(self, pool: rackline.Pool) -> None:
@@ -106,6 +120,22 @@ class Gpu:
         import torch
 
         return torch.cuda.current_stream(self.gpu).cuda_stream
+
+    def position(self) -> Any:
+        import torch
+
+        event = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(self.gpu))
+        return event
+
+    def stream_at(self, position: Any) -> int | None:
+        import torch
+
+        if self._behind is None:
+            self._behind = torch.cuda.Stream(self.gpu)
+        # A later position is not before an earlier one, so one stream serves all.
+        self._behind.wait_event(position)
+        return self._behind.cuda_stream
 
     def count(self, stats: RacklineStats) -> None:
         figures = self._opened.figures()

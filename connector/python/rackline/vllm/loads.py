@@ -1,6 +1,6 @@
 """The loads of a rank: fetches blocks into the engine's, and says which of them are good.
 
-The rules VLLM-W1, VLLM-W2, VLLM-W5 and VLLM-W7 are in `worker`.
+The rules VLLM-W1, VLLM-W2, VLLM-W5 and VLLM-W7 are in `worker`, VLLM-W10 is in `positions`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from rackline.vllm.device import Device
 from rackline.vllm.layerwise import EngineLayers
 from rackline.vllm.messages import GroupLoad, GroupLoaded, Loaded, LoadJob, Report, Step
 from rackline.vllm.parts import Part
+from rackline.vllm.positions import Positions
 from rackline.vllm.results import Results
 from rackline.vllm.settings import Settings
 from rackline.vllm.transfers import is_missed
@@ -49,10 +50,16 @@ class Loads:
     """Those of one rank."""
 
     def __init__(
-        self, vllm_config: Any, keep_all: bool, settings: Settings, results: Results
+        self,
+        vllm_config: Any,
+        keep_all: bool,
+        settings: Settings,
+        results: Results,
+        positions: Positions,
     ) -> None:
         self._vllm_config, self._keep_all = vllm_config, keep_all
         self._settings, self._results = settings, results
+        self._positions = positions
         self._parts: dict[int, Part] = {}
         self._layers = EngineLayers({})
         self._device: Device | None = None
@@ -72,6 +79,11 @@ class Loads:
         """The engine's caches are there. ``layers`` are those that wait one by one."""
         self._parts, self._layers, self._device = parts, layers, device
 
+    def begin_step(self, step: Step) -> None:
+        """The engine begins a step."""
+        if self._settings.load == "async" and self._device is not None:
+            self._positions.begin(step, self._device)
+
     def start(self, step: Step) -> None:
         """Begins what the step says; with synchronous loads, to the end, unless the forward waits."""
         by_layers = self._settings.loads_by_layers
@@ -80,7 +92,7 @@ class Loads:
             loading = self._loading[job.request_id] = _Loading(job, {}, {})
             for load in job.groups:
                 if (part := self._parts.get(load.group)) is not None:
-                    self._start_group(loading, load, part)
+                    self._start_group(step, loading, load, part)
         if self._settings.load == "sync":
             self._open = True
             if not by_layers:
@@ -88,11 +100,10 @@ class Loads:
             elif not self._all_ask:
                 self.wait_for_layer(self._layers.last())
 
-    def _start_group(self, loading: _Loading, load: GroupLoad, part: Part) -> None:
+    def _start_group(self, step: Step, loading: _Loading, load: GroupLoad, part: Part) -> None:
         by_layers = self._settings.loads_by_layers
         try:
-            # The engine still uses the blocks until its stream comes to here.
-            fetch = part.fetch(load, self._device.stream(), by_layers)
+            fetch = part.fetch(load, self._stream(step), by_layers)
         except rackline.Error as error:
             loading.why[load.group] = self._results.why(error, len(load.block_ids))
             loading.loaded[load.group] = NOT_TRIED
@@ -100,6 +111,13 @@ class Loads:
         loading.fetches[load.group] = fetch
         if by_layers:
             self._forward_waits.append(fetch)
+
+    def _stream(self, step: Step) -> int | None:
+        """What the loads of the step come after."""
+        if self._settings.load == "async":
+            return self._positions.of_load(step, self._device)
+        # The engine still uses the blocks, and may zero them, until its stream comes to here.
+        return self._device.stream()
 
     def begin_layer(self, name: str) -> None:
         """A layer of the forward waits for that layer of what is loaded. Whether it is good is known

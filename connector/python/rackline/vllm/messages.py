@@ -90,6 +90,10 @@ class Step(KVConnectorMetadata):
     """Tokens before these, which it uses."""
     failures_known: int = 0
     """How many steps with failed synchronous loads the scheduler knew of when it made this one."""
+    number: int = 0
+    """Of the engine's steps, from 1."""
+    known: int = 0
+    """The last step whose output the scheduler had when it made this one (VLLM-W10)."""
 
     def saves_beside_loads(self, steps: int) -> bool:
         """Whether it saves a part of a block of the engine into which it loads another part. ``steps`` is how

@@ -96,6 +96,8 @@ class SchedulerHalf:
         self._saving = Saves(self._groups, settings, self._tails)
         self._other_loads = OtherLoads(self._groups, vllm_config.max_concurrent_batches)
         self._step = Step()
+        self._made_steps = self._known_steps = 0
+        """Steps that were made, and those of them whose output came."""
         self._sync_loads = SyncLoads()
         self._reports = Report()
         self.stats = RacklineStats()
@@ -390,6 +392,8 @@ class SchedulerHalf:
             self._life = self._index.life
             self._saving.lately.forget_all()
         step.failures_known, step.weights = self._reports.failures, self._weights
+        self._made_steps += 1
+        step.number, step.known = self._made_steps, self._known_steps
         self._index.next_step()
         if output.preempted_req_ids:
             step.preempted += self._saving.preempted(output.preempted_req_ids)
@@ -651,6 +655,8 @@ class SchedulerHalf:
         logger.warning("Rackline: the engine's caches were reset: its weights are named %r now", name)
 
     def take_events(self) -> list[Any]:
+        """The engine asks once for each step, when it has the step's output."""
+        self._known_steps += 1
         return [] if self._events is None else self._events.take()
 
     def close(self) -> None:

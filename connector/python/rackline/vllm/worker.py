@@ -21,6 +21,8 @@
   By then the engine has computed again what the failure spoilt.
 - **VLLM-W9** The blocks that wait to be saved for requests that ended are bounded in bytes: the oldest saves that
   were not begun are revoked. The engine needs the memory, and a copy that lags behind never catches up.
+
+VLLM-W10 is in `positions`.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ from rackline.vllm.layerwise import EngineLayers, LayeredSave, OfJob
 from rackline.vllm.loads import Loads
 from rackline.vllm.messages import Handshake, Report, Saved, SaveJob, Step, Weights
 from rackline.vllm.parts import Part, parts_of
+from rackline.vllm.positions import Positions
 from rackline.vllm.results import Results
 from rackline.vllm.settings import Settings
 from rackline.vllm.statistics import RacklineStats
@@ -74,7 +77,10 @@ class WorkerHalf:
         self._registrations: list[Registration] = []
         self._weights: Weights | None = None
         """The last that came while the engine ran."""
-        self._loads = Loads(vllm_config, self._keep_all, settings, self._results)
+        positions = Positions(
+            vllm_config.max_concurrent_batches, kv_cache_config.needs_kv_cache_zeroing
+        )
+        self._loads = Loads(vllm_config, self._keep_all, settings, self._results, positions)
         self._saving: dict[int, _Saving] = {}
         self._forwards = Forwards()
         self._layers = EngineLayers({})
@@ -171,6 +177,7 @@ class WorkerHalf:
             self._take_weights(step.weights)
         self._renew()
         self._register_again()
+        self._loads.begin_step(step)
 
     # Loading
 
