@@ -21,6 +21,12 @@
  * RACKLINE_ERROR_OK or RACKLINE_ERROR_NO_RESULT, a cancel said that it was revoked, or a free
  * returned. Texts and arrays of other calls are not needed after the call.
  *
+ * Layers. An engine that computes layer by layer also publishes and fetches by layers: see
+ * rackline_publish_by_layers and rackline_fetch_by_layers. The memory of such a transfer is lent to it
+ * for as long, with one difference. The program may write a layer that is published until it says that
+ * the layer is ready, and use a layer that is fetched from when rackline_layered_fetch_wait_layer
+ * returned RACKLINE_ERROR_OK for it. A wait for a layer does not end the transfer.
+ *
  * Membership. RACKLINE_ERROR_MEMBERSHIP_LOST means that this attachment is over: close the pool and
  * attach again. No other code means that. The node of this process was declared dead, or the memory
  * was formatted again. No call of these sessions succeeds after that.
@@ -57,7 +63,8 @@ typedef enum {
   // A handle is not open in this process (it was freed, or never made), or is one of another
   // kind.
   RACKLINE_ERROR_BAD_HANDLE = -2,
-  // The pool cannot be opened or joined, or the memory is not a pool.
+  // The pool cannot be opened or joined, or the memory is not a pool. Or the pool was attached
+  // without the option that the call needs (`publishes_by_layers`).
   RACKLINE_ERROR_POOL = -3,
   // The queue is full. Nothing is changed. Continue without the transfer, or try again later.
   RACKLINE_ERROR_BUSY = -4,
@@ -69,7 +76,8 @@ typedef enum {
   // The transfer is still under way: wait again, or poll later.
   RACKLINE_ERROR_UNDER_WAY = -7,
   // The transfer has no result: the result was already taken, the transfer was cancelled, or its
-  // thread panicked and said so on standard error.
+  // thread panicked and said so on standard error. Of a wait for a layer: the layer does not
+  // arrive any more.
   RACKLINE_ERROR_NO_RESULT = -8,
   // A mistake in this library, reported on standard error. The work of the call may be half done
   // in this process. The pool is as consistent as after the death of a process.
@@ -197,6 +205,8 @@ typedef enum {
   RACKLINE_OUTCOME_MEMORY_FAILED = 10,
   // This node is drained: it publishes no new blocks (`rackline drain`).
   RACKLINE_OUTCOME_DRAINED = 11,
+  // The publish by layers was aborted: none of its blocks is in the pool because of it.
+  RACKLINE_OUTCOME_ABORTED = 12,
 } RacklineOutcome;
 
 // How much of this node's payload a namespace may keep when room is short. While there is room
@@ -232,7 +242,10 @@ typedef struct {
   uint16_t fetch_threads;
   // 1: threads that copy use all CPUs of the process. 0: they are bound to the CPUs nearest to the
   // pool's memory, as far as the process may use these, and the log says which.
-  uint16_t unbound_threads;
+  uint8_t unbound_threads;
+  // 1: publishes by layers are possible (`rackline_publish_by_layers`), by a thread for them. 0:
+  // they are refused.
+  uint8_t publishes_by_layers;
   // Quotas of namespaces: `quota_count` of them, 64 at most, each for another namespace.
   const RacklineQuota *quotas;
   // How many there are.
@@ -394,7 +407,8 @@ typedef struct {
   uint64_t failed_payloads;
 } RacklineGpuFigures;
 
-// A part of a block that is published. It must not change until the publish is over.
+// A part of a block that is published. It must not change until the publish is over; of a publish
+// by layers, from when its layer is ready.
 typedef struct {
   // Where it starts: in memory of this process, or of the GPU that it is published from.
   const void *address;
@@ -418,7 +432,7 @@ typedef struct {
 } RacklinePublishResult;
 
 // A part of a block that is fetched. The program neither reads nor writes it until the fetch is
-// over.
+// over; of a fetch by layers, until its layer has arrived.
 typedef struct {
   // Where it starts: in memory of this process, or of the GPU that it is fetched into.
   void *address;
@@ -441,6 +455,28 @@ typedef struct {
   // people.
   RacklineReason reason;
 } RacklineFetchResult;
+
+// How the parts of each block are divided into layers: the first parts are those of layer 0, the
+// next ones those of layer 1, and so on. A layer has the same length in all blocks of a transfer.
+typedef struct {
+  // How many layers a block has, from 1 to 65536.
+  size_t count;
+  // How many parts each layer has: `count` numbers of at least 1, whose sum is the number of
+  // parts of a block. Null: all layers have equally many parts.
+  const size_t *parts_of_layer;
+} RacklineLayers;
+
+// A publish by layers under way. Zero is none.
+typedef struct {
+  // Its number.
+  uint64_t handle;
+} RacklineLayeredPublish;
+
+// A fetch by layers under way. Zero is none.
+typedef struct {
+  // Its number.
+  uint64_t handle;
+} RacklineLayeredFetch;
 
 #ifdef __cplusplus
 extern "C" {
@@ -942,6 +978,203 @@ RacklineError rackline_fetch_cancel(RacklineFetch fetch, bool *cancelled);
 // Frees a fetch. After return it is over: it was cancelled, or this call waited for it. A fetch
 // that is zero is ignored.
 RacklineError rackline_fetch_free(RacklineFetch fetch);
+
+// As `rackline_publish`, layer by layer: each layer is copied when the program says that it is
+// ready in all blocks (`rackline_layered_publish_layer_ready`). `layers` says which parts of a
+// block each layer has. No host finds a block before `rackline_layered_publish_finish` was called
+// and all layers are copied.
+//
+// The pool was attached with `publishes_by_layers`, else it is `RACKLINE_ERROR_POOL`. A process
+// works on one such publish at a time, in the order in which they were started: nothing of the next
+// one is copied before this one has ended, whichever layers are ready. Closing the pool aborts
+// those that are not finished.
+//
+// Does not wait. The arrays are not needed after return. The memory of the parts is lent until the
+// publish is over, but the program may write a layer that it has not said to be ready.
+//
+// # Safety
+// `hashes` is null or points to `count` hashes, `parts` is null or points to
+// `count * parts_a_block` parts, `layers` is null or points to layers whose numbers are null or as
+// many as they say. The memory of the parts exists until the publish is over, and nothing writes
+// that of a layer from when the layer is said to be ready, or the publish is finished. `publish` is
+// null or points to a handle that nothing else uses during the call.
+RacklineError rackline_publish_by_layers(RacklineSession session,
+                                         const RacklineBlockHash *hashes,
+                                         size_t count,
+                                         uint32_t first_depth,
+                                         const RacklineSource *parts,
+                                         size_t parts_a_block,
+                                         const RacklineLayers *layers,
+                                         RacklineLayeredPublish *publish);
+
+// As `rackline_publish_by_layers`, of blocks in the memory of `gpu`, whose copy engines copy them.
+// Each layer is said to be ready with the stream that computes it
+// (`rackline_layered_publish_layer_ready_on_gpu`).
+//
+// # Safety
+// As `rackline_publish_by_layers`, with parts in the memory of the GPU. Work that a stream had
+// before a layer was said to be ready with it may still write that layer.
+RacklineError rackline_publish_by_layers_from_gpu(RacklineSession session,
+                                                  RacklineGpu gpu,
+                                                  const RacklineBlockHash *hashes,
+                                                  size_t count,
+                                                  uint32_t first_depth,
+                                                  const RacklineSource *parts,
+                                                  size_t parts_a_block,
+                                                  const RacklineLayers *layers,
+                                                  RacklineLayeredPublish *publish);
+
+// Says that layer number `layer`, counted from 0, is ready in all blocks, and stays as it is until
+// the publish is over. Layers may become ready in any order. Without effect on a publish that was
+// finished or aborted. For memory of a GPU there is
+// `rackline_layered_publish_layer_ready_on_gpu`, and this is `RACKLINE_ERROR_BAD_ARGUMENT`.
+RacklineError rackline_layered_publish_layer_ready(RacklineLayeredPublish publish, size_t layer);
+
+// Says that layer number `layer`, counted from 0, is ready in all blocks once `stream` (as in
+// `rackline_publish_from_gpu`) has done the work that it had before this call, and stays as that
+// work leaves it until the publish is over. Layers may become ready in any order, with any streams
+// of the GPU. The call records the position of the stream, and does not wait for it. Without effect
+// on a publish that was finished or aborted.
+//
+// `RACKLINE_ERROR_GPU`: the copy cannot be ordered after the stream, for example because the stream
+// is being captured into a graph. The publish is aborted then.
+//
+// # Safety
+// The stream exists during the call.
+RacklineError rackline_layered_publish_layer_ready_on_gpu(RacklineLayeredPublish publish,
+                                                          size_t layer,
+                                                          void *stream);
+
+// Says that the blocks are to be published. Of memory of this process all layers are ready with it.
+// Of memory of a GPU each layer was said to be ready before, with its stream: when one was not, the
+// publish is aborted. Does not wait: `rackline_layered_publish_wait` has the result. Without effect
+// on a publish that was finished or aborted.
+RacklineError rackline_layered_publish_finish(RacklineLayeredPublish publish);
+
+// Says that nothing is to be published. Layers that are not ready are not read any more; when the
+// publish is over nothing is. Does not wait: `rackline_layered_publish_wait` has the result.
+// Without effect on a publish that was finished or aborted.
+RacklineError rackline_layered_publish_abort(RacklineLayeredPublish publish);
+
+// The result of a publish by layers that was finished or aborted: as `rackline_publish_wait`.
+// Before that it is `RACKLINE_ERROR_BAD_ARGUMENT`, and the publish continues. Of a publish that was
+// aborted, also by closing the pool, nothing is published, and the outcome of each block is
+// `RACKLINE_OUTCOME_ABORTED`.
+//
+// # Safety
+// `result` is null or points to a result, and `outcomes` is null or points to room for `capacity`
+// outcomes, that nothing else uses during the call.
+RacklineError rackline_layered_publish_wait(RacklineLayeredPublish publish,
+                                            uint64_t timeout_ms,
+                                            RacklinePublishResult *result,
+                                            RacklineOutcome *outcomes,
+                                            size_t capacity);
+
+// Frees a publish by layers. One that was not finished is aborted. After return it is over: it had
+// not begun, or this call waited for it. A publish that is zero is ignored.
+RacklineError rackline_layered_publish_free(RacklineLayeredPublish publish);
+
+// As `rackline_fetch`, layer by layer: layer 0 of all blocks comes first, then layer 1, and so on.
+// `layers` says which parts of a block each layer has.
+//
+// Does not wait: `rackline_layered_fetch_wait_layer` waits for a layer, and
+// `rackline_layered_fetch_wait` has the result. The arrays are not needed after return; the memory
+// of the parts is lent until the fetch is over, but the program may use a layer that has arrived.
+//
+// # Safety
+// `parts` is null or points to `count * parts_a_block` parts; `layers` is null or points to layers
+// whose numbers are null or as many as they say. The memory of the parts exists until the fetch is
+// over, and nothing reads or writes that of a layer until the layer has arrived or the fetch is
+// over. `fetch` is null or points to a handle that nothing else uses during the call.
+RacklineError rackline_fetch_by_layers(RacklineSession session,
+                                       RacklinePrefix prefix,
+                                       size_t first,
+                                       size_t count,
+                                       const RacklineDestination *parts,
+                                       size_t parts_a_block,
+                                       const RacklineLayers *layers,
+                                       RacklineLayeredFetch *fetch);
+
+// As `rackline_fetch_by_layers`, of blocks that another process of the rack found
+// (`rackline_prefix_handles`), one after the other in a prompt.
+//
+// # Safety
+// As `rackline_fetch_by_layers`, and `handles` is null or points to `count` handles.
+RacklineError rackline_fetch_handles_by_layers(RacklineSession session,
+                                               const RacklineBlockHandle *handles,
+                                               size_t count,
+                                               const RacklineDestination *parts,
+                                               size_t parts_a_block,
+                                               const RacklineLayers *layers,
+                                               RacklineLayeredFetch *fetch);
+
+// As `rackline_fetch_by_layers`, into the memory of `gpu`, whose copy engines copy the blocks after
+// the work that `stream` (as in `rackline_publish_from_gpu`) had before this call. Work that is
+// launched after a layer has arrived finds its bytes, on any stream.
+//
+// # Safety
+// As `rackline_fetch_by_layers`, with parts in the memory of the GPU, which earlier work of the
+// stream may still read and write. The stream exists during the call.
+RacklineError rackline_fetch_by_layers_into_gpu(RacklineSession session,
+                                                RacklineGpu gpu,
+                                                void *stream,
+                                                RacklinePrefix prefix,
+                                                size_t first,
+                                                size_t count,
+                                                const RacklineDestination *parts,
+                                                size_t parts_a_block,
+                                                const RacklineLayers *layers,
+                                                RacklineLayeredFetch *fetch);
+
+// As `rackline_fetch_by_layers_into_gpu`, of blocks that another process of the rack found
+// (`rackline_prefix_handles`), one after the other in a prompt.
+//
+// # Safety
+// As `rackline_fetch_by_layers_into_gpu`, and `handles` is null or points to `count` handles.
+RacklineError rackline_fetch_handles_by_layers_into_gpu(RacklineSession session,
+                                                        RacklineGpu gpu,
+                                                        void *stream,
+                                                        const RacklineBlockHandle *handles,
+                                                        size_t count,
+                                                        const RacklineDestination *parts,
+                                                        size_t parts_a_block,
+                                                        const RacklineLayers *layers,
+                                                        RacklineLayeredFetch *fetch);
+
+// Waits at most `timeout_ms` milliseconds until layer number `layer`, counted from 0, has arrived:
+// 0 only looks, and `RACKLINE_FOREVER_MS` waits without a limit. Layers arrive in order. May be
+// called any number of times for a layer.
+//
+// After `RACKLINE_ERROR_OK` the parts of this layer and of all before it have their bytes, in each
+// block that was there, and the program may use them. The bytes are not checked yet: the result of
+// the fetch says how many blocks are good. The memory stays lent: other transfers are refused it
+// until the fetch is over.
+//
+// `RACKLINE_ERROR_UNDER_WAY`: the layer has not arrived in that time. `RACKLINE_ERROR_NO_RESULT`:
+// it does not arrive, because the fetch ended before; `rackline_layered_fetch_wait` says why, and
+// the fetch is not over before that call says so.
+RacklineError rackline_layered_fetch_wait_layer(RacklineLayeredFetch fetch,
+                                                size_t layer,
+                                                uint64_t timeout_ms);
+
+// The result of a fetch by layers: as `rackline_fetch_wait`.
+//
+// # Safety
+// `result` is null or points to a result that nothing else uses during the call.
+RacklineError rackline_layered_fetch_wait(RacklineLayeredFetch fetch,
+                                          uint64_t timeout_ms,
+                                          RacklineFetchResult *result);
+
+// Revokes a fetch by layers that has not begun, and says so in `cancelled`: then it is over, has no
+// result, and none of its layers arrives. Otherwise the fetch continues unchanged.
+//
+// # Safety
+// `cancelled` is null or points to a value that nothing else uses during the call.
+RacklineError rackline_layered_fetch_cancel(RacklineLayeredFetch fetch, bool *cancelled);
+
+// Frees a fetch by layers. After return it is over: it was cancelled, or this call waited for it.
+// A fetch that is zero is ignored.
+RacklineError rackline_layered_fetch_free(RacklineLayeredFetch fetch);
 
 // A short name of a reason, as the counters of `rackline_pool_metrics` have it: `"evicted"`, say.
 // The text stays valid. For a number that is not a reason it is `"unknown"`.

@@ -84,13 +84,17 @@ fn misuse_is_an_error_and_changes_nothing() {
 fn calls_with_arbitrary_arguments_are_errors_at_worst() {
     let folder = tempfile::tempdir().unwrap();
     let program = compile_with_driver(Path::new("arbitrary.c"), folder.path());
-    let mut on_gpu = 0;
+    let (mut on_gpu, mut published, mut fetched) = (0, 0, 0);
     for seed in 0..8 {
         let said = run_alone(&program, &Pool::new(32 * MIB), &[&seed.to_string(), "4000"]);
         assert!(counter(&said, "succeeded") > 100 && counter(&said, "refused") > 1000, "{said}");
         on_gpu += counter(&said, "on_gpu");
+        published += counter(&said, "published_by_layers");
+        fetched += counter(&said, "fetched_by_layers");
     }
     assert!(on_gpu > 20, "{on_gpu} transfers with a GPU were taken up");
+    assert!(published > 50, "{published} publishes by layers were taken up");
+    assert!(fetched > 10, "{fetched} fetches by layers were taken up");
 }
 
 #[test]
@@ -139,6 +143,22 @@ fn blocks_of_a_gpu_follow_its_stream_and_are_lent_like_others() {
     let folder = tempfile::tempdir().unwrap();
     let program = compile_with_driver(Path::new("gpu.c"), folder.path());
     for driver in ["straight", "bounced", "failing"] {
+        run_alone(&program, &Pool::new(16 * MIB), &[driver]);
+    }
+}
+
+#[test]
+fn layers_come_and_go_one_by_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile(Path::new("by_layers.c"), folder.path());
+    run_alone(&program, &Pool::new(16 * MIB), &[]);
+}
+
+#[test]
+fn layers_of_a_gpu_follow_the_streams_that_compute_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile_with_driver(Path::new("gpu_layers.c"), folder.path());
+    for driver in ["straight", "bounced"] {
         run_alone(&program, &Pool::new(16 * MIB), &[driver]);
     }
 }

@@ -22,7 +22,8 @@ pub enum RacklineError {
     /// A handle is not open in this process (it was freed, or never made), or is one of another
     /// kind.
     BadHandle = -2,
-    /// The pool cannot be opened or joined, or the memory is not a pool.
+    /// The pool cannot be opened or joined, or the memory is not a pool. Or the pool was attached
+    /// without the option that the call needs (`publishes_by_layers`).
     Pool = -3,
     /// The queue is full. Nothing is changed. Continue without the transfer, or try again later.
     Busy = -4,
@@ -34,7 +35,8 @@ pub enum RacklineError {
     /// The transfer is still under way: wait again, or poll later.
     UnderWay = -7,
     /// The transfer has no result: the result was already taken, the transfer was cancelled, or its
-    /// thread panicked and said so on standard error.
+    /// thread panicked and said so on standard error. Of a wait for a layer: the layer does not
+    /// arrive any more.
     NoResult = -8,
     /// A mistake in this library, reported on standard error. The work of the call may be half done
     /// in this process. The pool is as consistent as after the death of a process.

@@ -2,14 +2,18 @@
 #![expect(unsafe_code, reason = "functions that C calls")]
 
 use std::ffi::c_void;
+use std::mem::MaybeUninit;
+use std::sync::Arc;
 
+use rackline::cuda::EngineStream;
 use rackline::memory::MemoryOf;
-use rackline::{AsyncSession, Fetched, MatchedBlock};
+use rackline::{AsyncSession, Fetched, Layers, MatchedBlock};
 
 use super::arguments::place;
 use super::error::{Failure, RacklineError, c_text, code, keep_message};
 use super::gpu::{GpuStream, RacklineGpu};
 use super::handles::{self, Opened};
+use super::layers::{Division, RacklineLayers};
 use super::lent::{LentDestination, RacklineDestination, destinations_at};
 use super::opening::RacklineSession;
 use super::pending::Pending;
@@ -42,35 +46,66 @@ impl Opened for Fetch {
     const KIND: &'static str = "a fetch";
 }
 
-/// Starts a fetch of `blocks` on the session, whose handle it writes to `fetch`; into the GPU of
-/// `stream`, if there is one.
+/// A fetch, as C asks for it.
+pub(super) struct Asked<B> {
+    pub(super) session: RacklineSession,
+    /// None for memory of this process.
+    pub(super) stream: Option<GpuStream>,
+    pub(super) blocks: B,
+    pub(super) parts: *const RacklineDestination,
+    pub(super) parts_a_block: usize,
+    /// None of whole blocks.
+    pub(super) layers: Option<*const RacklineLayers>,
+}
+
+/// The same, with its memory.
+pub(super) struct Lent {
+    pub(super) session: Arc<AsyncSession>,
+    /// The GPU that copies, and the stream that its copies come after.
+    pub(super) on_gpu: Option<(usize, EngineStream<'static>)>,
+    pub(super) blocks: Vec<MatchedBlock>,
+    pub(super) destinations: Vec<LentDestination>,
+    pub(super) layers: Layers,
+}
+
+impl<B: FnOnce() -> Result<Vec<MatchedBlock>, Failure>> Asked<B> {
+    /// # Safety
+    /// As [`rackline_fetch`], or [`rackline_fetch_into_gpu`], with the parts of as many blocks as
+    /// `blocks` makes. The layers are null, or as [`Division::of`] wants them.
+    pub(super) unsafe fn lent(self) -> Result<Lent, Failure> {
+        let Self { session, stream, blocks, parts, parts_a_block, layers } = self;
+        let session = handles::get::<AsyncSession>(session.handle)?;
+        // SAFETY: by the caller's promise.
+        let on_gpu = stream.map(|stream| unsafe { stream.found() }).transpose()?;
+        let blocks = blocks()?;
+        let (count, block_bytes) = (blocks.len(), session.options().block_bytes());
+        let of = if on_gpu.is_some() { MemoryOf::Gpu } else { MemoryOf::Process };
+        // SAFETY: by the caller's promise.
+        let division = unsafe { Division::of(parts_a_block, layers) }?;
+        let lending = handles::lending()?;
+        // SAFETY: by the caller's promise. Until the fetch is over: its completion comes after the
+        // blocks were used for the last time.
+        let (destinations, layers) =
+            unsafe { destinations_at(parts, count, &division, block_bytes, of, lending) }?;
+        Ok(Lent { session, on_gpu, blocks, destinations, layers })
+    }
+}
+
+/// Starts a fetch, whose handle it writes to `fetch`.
 ///
 /// # Safety
-/// As [`rackline_fetch`], or [`rackline_fetch_into_gpu`], with as many parts as `blocks` wants.
+/// As [`Asked::lent`].
 unsafe fn start(
-    session: RacklineSession,
-    stream: Option<GpuStream>,
-    blocks: impl FnOnce() -> Result<Vec<MatchedBlock>, Failure>,
-    parts: *const RacklineDestination,
-    parts_a_block: usize,
+    asked: Asked<impl FnOnce() -> Result<Vec<MatchedBlock>, Failure>>,
     fetch: *mut RacklineFetch,
 ) -> RacklineError {
     code(|| {
         // SAFETY: by the caller's promise.
         let fetch = unsafe { place(fetch, "the place for the fetch") }?;
         fetch.write(RacklineFetch { handle: 0 });
-        let session = handles::get::<AsyncSession>(session.handle)?;
         // SAFETY: by the caller's promise.
-        let stream = stream.map(|stream| unsafe { stream.found() }).transpose()?;
-        let blocks = blocks()?;
-        let (count, block_bytes) = (blocks.len(), session.options().block_bytes());
-        let of = if stream.is_some() { MemoryOf::Gpu } else { MemoryOf::Process };
-        let lending = handles::lending()?;
-        // SAFETY: by the caller's promise. Until the fetch is over: its completion comes after the
-        // blocks were used for the last time.
-        let destinations =
-            unsafe { destinations_at(parts, count, parts_a_block, block_bytes, of, lending) }?;
-        let submitted = match stream {
+        let Lent { session, on_gpu, blocks, destinations, .. } = unsafe { asked.lent() }?;
+        let submitted = match on_gpu {
             None => session.fetch(blocks, destinations)?,
             Some((gpu, stream)) => session.on_gpu(gpu, stream)?.fetch(blocks, destinations)?,
         };
@@ -80,7 +115,7 @@ unsafe fn start(
 }
 
 /// `count` blocks of a prefix, from number `first` on.
-fn of_prefix(
+pub(super) fn of_prefix(
     prefix: RacklinePrefix,
     first: usize,
     count: usize,
@@ -113,8 +148,9 @@ pub unsafe extern "C" fn rackline_fetch(
     fetch: *mut RacklineFetch,
 ) -> RacklineError {
     let blocks = || of_prefix(prefix, first, count);
+    let asked = Asked { session, stream: None, blocks, parts, parts_a_block, layers: None };
     // SAFETY: by the caller's promise.
-    unsafe { start(session, None, blocks, parts, parts_a_block, fetch) }
+    unsafe { start(asked, fetch) }
 }
 
 /// As `rackline_fetch`, of blocks that another process of the rack found
@@ -134,8 +170,9 @@ pub unsafe extern "C" fn rackline_fetch_handles(
 ) -> RacklineError {
     // SAFETY: by the caller's promise.
     let blocks = || unsafe { blocks_at(handles, count) };
+    let asked = Asked { session, stream: None, blocks, parts, parts_a_block, layers: None };
     // SAFETY: by the caller's promise.
-    unsafe { start(session, None, blocks, parts, parts_a_block, fetch) }
+    unsafe { start(asked, fetch) }
 }
 
 /// As `rackline_fetch`, into the memory of `gpu`, whose copy engines copy the blocks after the work
@@ -159,8 +196,10 @@ pub unsafe extern "C" fn rackline_fetch_into_gpu(
     fetch: *mut RacklineFetch,
 ) -> RacklineError {
     let blocks = || of_prefix(prefix, first, count);
+    let stream = Some(GpuStream { gpu, stream });
+    let asked = Asked { session, stream, blocks, parts, parts_a_block, layers: None };
     // SAFETY: by the caller's promise.
-    unsafe { start(session, Some(GpuStream { gpu, stream }), blocks, parts, parts_a_block, fetch) }
+    unsafe { start(asked, fetch) }
 }
 
 /// As `rackline_fetch_into_gpu`, of blocks that another process of the rack found
@@ -182,8 +221,10 @@ pub unsafe extern "C" fn rackline_fetch_handles_into_gpu(
 ) -> RacklineError {
     // SAFETY: by the caller's promise.
     let blocks = || unsafe { blocks_at(handles, count) };
+    let stream = Some(GpuStream { gpu, stream });
+    let asked = Asked { session, stream, blocks, parts, parts_a_block, layers: None };
     // SAFETY: by the caller's promise.
-    unsafe { start(session, Some(GpuStream { gpu, stream }), blocks, parts, parts_a_block, fetch) }
+    unsafe { start(asked, fetch) }
 }
 
 /// The result of a fetch, when it comes within `timeout_ms` milliseconds: 0 only looks, and
@@ -204,16 +245,24 @@ pub unsafe extern "C" fn rackline_fetch_wait(
         // SAFETY: by the caller's promise.
         let result = unsafe { place(result, "the place for the result") }?;
         let fetch = handles::get::<Fetch>(fetch.handle)?;
-        let Fetched { report, destinations } = fetch.0.wait(timeout_ms)?;
-        drop(destinations);
-        let report = report?;
-        let reason = report.stop().map_or(RacklineReason::None, |stop| {
-            keep_message(c_text(&stop.to_string()).into());
-            stop.into()
-        });
-        result.write(RacklineFetchResult { valid_blocks: report.valid_blocks(), reason });
-        Ok(())
+        write_result(fetch.0.wait(timeout_ms)?, result)
     })
+}
+
+/// Writes what came of a fetch to `result`, and gives its memory back.
+pub(super) fn write_result(
+    fetched: Fetched<LentDestination>,
+    result: &mut MaybeUninit<RacklineFetchResult>,
+) -> Result<(), Failure> {
+    let Fetched { report, destinations } = fetched;
+    drop(destinations);
+    let report = report?;
+    let reason = report.stop().map_or(RacklineReason::None, |stop| {
+        keep_message(c_text(&stop.to_string()).into());
+        stop.into()
+    });
+    result.write(RacklineFetchResult { valid_blocks: report.valid_blocks(), reason });
+    Ok(())
 }
 
 /// `rackline_fetch_wait` that only looks.

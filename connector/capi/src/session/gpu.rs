@@ -155,9 +155,22 @@ impl GpuStream {
     /// # Safety
     /// It is a stream of the GPU's primary context during the call that takes what is returned.
     pub(super) unsafe fn found(self) -> Result<(usize, EngineStream<'static>), Failure> {
-        let gpu = handles::get::<Gpu>(self.gpu.handle)?.number();
-        // SAFETY: by the caller's promise; nobody uses it after that call.
-        let stream = unsafe { EngineStream::new(self.stream.expose_provenance() as u64) };
-        Ok((gpu, stream))
+        let gpu = number_of(self.gpu)?;
+        // SAFETY: by the caller's promise.
+        Ok((gpu, unsafe { stream_at(self.stream) }))
     }
+}
+
+/// The number of a GPU, as CUDA counts.
+pub(super) fn number_of(gpu: RacklineGpu) -> Result<usize, Failure> {
+    Ok(handles::get::<Gpu>(gpu.handle)?.number())
+}
+
+/// The stream with this handle.
+///
+/// # Safety
+/// It is a stream of the primary context of the GPU, during the call that takes what is returned.
+pub(super) unsafe fn stream_at(stream: *mut c_void) -> EngineStream<'static> {
+    // SAFETY: by the caller's promise; nobody uses it after that call.
+    unsafe { EngineStream::new(stream.expose_provenance() as u64) }
 }

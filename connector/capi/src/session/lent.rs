@@ -4,14 +4,17 @@
 use std::ffi::c_void;
 use std::sync::Arc;
 
+use rackline::Layers;
 use rackline::memory::{
     self, Access, LendError, Lending, LentBlocks, LentPart, LentParts, MemoryOf,
 };
 
 use super::arguments::values;
 use super::error::{Failure, RacklineError};
+use super::layers::Division;
 
-/// A part of a block that is published. It must not change until the publish is over.
+/// A part of a block that is published. It must not change until the publish is over; of a publish
+/// by layers, from when its layer is ready.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct RacklineSource {
@@ -22,7 +25,7 @@ pub struct RacklineSource {
 }
 
 /// A part of a block that is fetched. The program neither reads nor writes it until the fetch is
-/// over.
+/// over; of a fetch by layers, until its layer has arrived.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct RacklineDestination {
@@ -38,51 +41,55 @@ pub(super) type LentSource = memory::LentSource<()>;
 /// A block that is fetched into.
 pub(super) type LentDestination = memory::LentDestination<()>;
 
-/// The sources of `blocks` blocks, whose parts follow one another.
+/// The sources of `blocks` blocks, whose parts follow one another, and how their bytes are divided
+/// into layers.
 ///
 /// # Safety
-/// `parts` is null or points to `blocks * parts_a_block` parts. The memory of each part exists, on
-/// the device that `of` names, and nothing writes it until the returned value is dropped. Blocks in
-/// GPU memory are given only to a transfer of that GPU, which nothing here can check. A stream that
-/// their transfer is ordered after may still write the memory.
+/// `parts` is null or points to the parts of `blocks` blocks. The memory of each part exists, on
+/// the device that `of` names, and nothing writes it until the returned blocks are dropped; of a
+/// publish by layers, a layer that is ready. Blocks in GPU memory are given only to a transfer of
+/// that GPU, which nothing here can check. A stream that their transfer is ordered after may still
+/// write the memory.
 pub(super) unsafe fn sources_at(
     parts: *const RacklineSource,
     blocks: usize,
-    parts_a_block: usize,
+    division: &Division,
     block_bytes: u64,
     of: MemoryOf,
     lending: &Arc<Lending>,
-) -> Result<Vec<LentSource>, Failure> {
-    let count = part_count(blocks, parts_a_block)?;
+) -> Result<(Vec<LentSource>, Layers), Failure> {
+    let count = part_count(blocks, division.parts_a_block())?;
     // SAFETY: by the caller's promise.
     let parts = unsafe { values(parts, count, "the parts of the blocks") }?;
     let parts = parts.iter().map(|part| (part.address.expose_provenance(), part.bytes));
-    let parts = checked(parts, parts_a_block, block_bytes)?;
-    let lent = lend(parts, parts_a_block, of, lending, Access::Read)?;
+    let (parts, layers) = checked(parts, division, block_bytes)?;
+    let lent = lend(parts, division, of, lending, Access::Read)?;
     // SAFETY: by the caller's promise, for the parts that were checked.
-    Ok(unsafe { lent.into_sources() })
+    Ok((unsafe { lent.into_sources() }, layers))
 }
 
-/// The destinations of `blocks` blocks, whose parts follow one another.
+/// The destinations of `blocks` blocks, whose parts follow one another, and how their bytes are
+/// divided into layers.
 ///
 /// # Safety
-/// As [`sources_at`], and nobody but such a stream reads the memory either.
+/// As [`sources_at`], and nobody but such a stream reads the memory either; of a fetch by layers, a
+/// layer until it has arrived.
 pub(super) unsafe fn destinations_at(
     parts: *const RacklineDestination,
     blocks: usize,
-    parts_a_block: usize,
+    division: &Division,
     block_bytes: u64,
     of: MemoryOf,
     lending: &Arc<Lending>,
-) -> Result<Vec<LentDestination>, Failure> {
-    let count = part_count(blocks, parts_a_block)?;
+) -> Result<(Vec<LentDestination>, Layers), Failure> {
+    let count = part_count(blocks, division.parts_a_block())?;
     // SAFETY: by the caller's promise.
     let parts = unsafe { values(parts, count, "the parts of the blocks") }?;
     let parts = parts.iter().map(|part| (part.address.expose_provenance(), part.bytes));
-    let parts = checked(parts, parts_a_block, block_bytes)?;
-    let lent = lend(parts, parts_a_block, of, lending, Access::Write)?;
+    let (parts, layers) = checked(parts, division, block_bytes)?;
+    let lent = lend(parts, division, of, lending, Access::Write)?;
     // SAFETY: by the caller's promise, for the parts that were checked.
-    Ok(unsafe { lent.into_destinations() })
+    Ok((unsafe { lent.into_destinations() }, layers))
 }
 
 fn part_count(blocks: usize, parts_a_block: usize) -> Result<usize, Failure> {
@@ -95,12 +102,14 @@ fn part_count(blocks: usize, parts_a_block: usize) -> Result<usize, Failure> {
     })
 }
 
-/// The parts, if they can be and those of each block are as long as a block.
+/// The parts, if they can be, those of each block are as long as a block, and each layer is equally
+/// long in all blocks; and how long that is.
 fn checked(
     parts: impl Iterator<Item = (usize, usize)>,
-    parts_a_block: usize,
+    division: &Division,
     block_bytes: u64,
-) -> Result<Vec<LentPart>, Failure> {
+) -> Result<(Vec<LentPart>, Layers), Failure> {
+    let parts_a_block = division.parts_a_block();
     let mut checked = Vec::with_capacity(parts.size_hint().0);
     for (index, (address, bytes)) in parts.enumerate() {
         if address == 0 || bytes == 0 {
@@ -115,6 +124,9 @@ fn checked(
         }
         checked.push(LentPart { address, bytes });
     }
+    // Those of block 0. Without blocks any layers that make up a block do.
+    let mut layer_bytes = vec![0; division.layers().len()];
+    layer_bytes[0] = block_bytes;
     for (block, parts) in checked.chunks(parts_a_block.max(1)).enumerate() {
         // None is longer than all memory, and there are fewer than 2^63 of them.
         let bytes: u128 = parts.iter().map(|part| part.bytes as u128).sum();
@@ -124,22 +136,34 @@ fn checked(
             );
             return Err(Failure::bad_argument(message));
         }
+        for (layer, range) in division.layers().iter().enumerate() {
+            // Not longer than the block.
+            let bytes: u64 = parts[range.clone()].iter().map(|part| part.bytes as u64).sum();
+            let of_first = &mut layer_bytes[layer];
+            if block == 0 {
+                *of_first = bytes;
+            } else if *of_first != bytes {
+                return Err(Failure::bad_argument(format!(
+                    "layer {layer} has {bytes} bytes in block {block}, and {of_first} in block 0"
+                )));
+            }
+        }
     }
-    Ok(checked)
+    Ok((checked, Layers::new(layer_bytes)))
 }
 
-/// Lends the parts to one transfer, as blocks of one layer.
+/// Lends the parts to one transfer.
 fn lend(
     parts: Vec<LentPart>,
-    parts_a_block: usize,
+    division: &Division,
     of: MemoryOf,
     lending: &Arc<Lending>,
     access: Access,
 ) -> Result<LentBlocks<()>, Failure> {
     let span = |part: &LentPart| part.address..part.address + part.bytes;
     let loan = lending.lend(parts.iter().map(span), access)?;
-    let layers = std::iter::once(0..parts_a_block).collect();
-    let parts = LentParts::Listed { parts, a_block: parts_a_block };
+    let parts = LentParts::Listed { parts, a_block: division.parts_a_block() };
+    let layers = Arc::clone(division.layers());
     Ok(LentBlocks { parts, layers, of, loan: Arc::new(loan), keeps: () })
 }
 
@@ -186,7 +210,8 @@ mod tests {
         let lent = |spans: &[(usize, usize)], access| {
             let part =
                 |(address, bytes): &(usize, usize)| LentPart { address: *address, bytes: *bytes };
-            lend(spans.iter().map(part).collect(), 1, MemoryOf::Process, &lending, access)
+            let parts = spans.iter().map(part).collect();
+            lend(parts, &Division::whole(1), MemoryOf::Process, &lending, access)
         };
         let reads = lent(&[(0x100, 64), (0x140, 16)], Access::Read).unwrap();
         let refused = lent(&[(0x130, 64)], Access::Write).err().unwrap();
@@ -202,11 +227,12 @@ mod tests {
 
     #[test]
     fn parts_that_cannot_be_or_do_not_fit_are_refused() {
-        let refused = |parts: &[(usize, usize)]| message(checked(parts.iter().copied(), 2, 64));
-        assert_eq!(
-            checked([(8, 60), (100, 4), (200, 1), (300, 63)].into_iter(), 2, 64).unwrap().len(),
-            4
-        );
+        let whole = Division::whole(2);
+        let refused =
+            |parts: &[(usize, usize)]| message(checked(parts.iter().copied(), &whole, 64));
+        let two = [(8, 60), (100, 4), (200, 1), (300, 63)].into_iter();
+        let (parts, layers) = checked(two, &whole, 64).unwrap();
+        assert_eq!((parts.len(), layers), (4, Layers::new([64])));
         assert!(refused(&[(8, 60), (0, 4)]).contains("part 1 of block 0 has no address"));
         assert!(refused(&[(8, 60), (8, 4), (8, 0), (8, 64)]).contains("part 0 of block 1"));
         assert!(refused(&[(usize::MAX, 60), (8, 4)]).contains("beyond"));
@@ -214,5 +240,17 @@ mod tests {
         assert!(refused(&[(8, usize::MAX / 2), (8, usize::MAX / 2)]).contains("beyond"));
         assert!(message(part_count(usize::MAX, 2)).contains("beyond"));
         assert!(message(part_count(1, 0)).contains("0 parts"));
+    }
+
+    #[test]
+    fn layers_are_equally_long_in_all_blocks() {
+        let division = Division::by_numbers(3, &[2, 1]).unwrap();
+        let checked = |parts: &[(usize, usize)]| checked(parts.iter().copied(), &division, 64);
+        let (parts, layers) =
+            checked(&[(8, 50), (100, 4), (200, 10), (300, 1), (400, 53), (500, 10)]).unwrap();
+        assert_eq!((parts.len(), layers), (6, Layers::new([54, 10])));
+        let refused = checked(&[(8, 50), (100, 4), (200, 10), (300, 1), (400, 52), (500, 11)]);
+        assert!(message(refused).contains("layer 0 has 53 bytes in block 1, and 54 in block 0"));
+        assert_eq!(checked(&[]).unwrap().1, Layers::new([64, 0]));
     }
 }

@@ -8,10 +8,14 @@
 //!   whichever thread.
 //! - **CAPI-I6** Every call is safe from any thread, with any handle, also while others use or free
 //!   it. What a call works with stays until the call returns.
-//! - **CAPI-I7** Memory is lent to a transfer until that is *over*: a wait for it returned
+//! - **CAPI-I7** Memory is lent to a transfer until that is *over*: a wait for its result returned
 //!   `RACKLINE_ERROR_OK` or `RACKLINE_ERROR_NO_RESULT`, a cancel said that it was revoked, or a
 //!   free of it returned. What one transfer writes is lent to no other: `rackline::memory` refuses
-//!   it. Memory of a GPU is lent like any other.
+//!   it. Memory of a GPU is lent like any other. A transfer by layers has all of its memory for as
+//!   long, as far as other transfers are concerned. The program itself may write a layer that is
+//!   published until it says that the layer is ready, or that the publish is finished; and it may
+//!   use a layer that is fetched from when a wait for that layer, or a later one, returned
+//!   `RACKLINE_ERROR_OK`.
 //! - **CAPI-I8** A child of `fork` is refused everything that its parent has open, without a lock
 //!   that the parent may have held. It may attach by itself.
 //! - **CAPI-I9** No panic crosses into C: it becomes `RACKLINE_ERROR_PANICKED`.
@@ -23,6 +27,9 @@ mod fetch;
 mod gpu;
 mod handles;
 mod hashes;
+mod layered_fetch;
+mod layered_publish;
+mod layers;
 mod lent;
 mod lookup;
 mod model;
@@ -49,6 +56,19 @@ pub use gpu::{
     rackline_gpu_open, rackline_gpu_reach,
 };
 pub use hashes::{RacklineBlockHash, rackline_chain_hashes};
+pub use layered_fetch::{
+    RacklineLayeredFetch, rackline_fetch_by_layers, rackline_fetch_by_layers_into_gpu,
+    rackline_fetch_handles_by_layers, rackline_fetch_handles_by_layers_into_gpu,
+    rackline_layered_fetch_cancel, rackline_layered_fetch_free, rackline_layered_fetch_wait,
+    rackline_layered_fetch_wait_layer,
+};
+pub use layered_publish::{
+    RacklineLayeredPublish, rackline_layered_publish_abort, rackline_layered_publish_finish,
+    rackline_layered_publish_free, rackline_layered_publish_layer_ready,
+    rackline_layered_publish_layer_ready_on_gpu, rackline_layered_publish_wait,
+    rackline_publish_by_layers, rackline_publish_by_layers_from_gpu,
+};
+pub use layers::RacklineLayers;
 pub use lent::{RacklineDestination, RacklineSource};
 pub use lookup::{
     RacklineLookup, RacklineLookupResult, RacklineRestoreOptions, rackline_hold, rackline_lookup,

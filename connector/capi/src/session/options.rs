@@ -47,7 +47,12 @@ pub struct RacklinePoolOptions {
     pub fetch_threads: u16,
     /// 1: threads that copy use all CPUs of the process. 0: they are bound to the CPUs nearest to the
     /// pool's memory, as far as the process may use these, and the log says which.
-    pub unbound_threads: u16,
+    pub unbound_threads: u8,
+    // Programs that were compiled before it was there have the high byte of `unbound_threads` here,
+    // a number of 16 bits then: 0 for each value that it could have.
+    /// 1: publishes by layers are possible (`rackline_publish_by_layers`), by a thread for them. 0:
+    /// they are refused.
+    pub publishes_by_layers: u8,
     /// Quotas of namespaces: `quota_count` of them, 64 at most, each for another namespace.
     pub quotas: *const RacklineQuota,
     /// How many there are.
@@ -85,16 +90,20 @@ pub(super) unsafe fn options_at(
     if options.queue_depth != 0 {
         chosen = chosen.with_queue_depth(options.queue_depth as usize);
     }
-    chosen = match options.unbound_threads {
-        0 => chosen,
-        1 => chosen.with_bound_threads(false),
-        wrong => {
-            let message = format!("unbound_threads is {wrong}: must be 0 or 1");
-            return Err(Failure::bad_argument(message));
-        }
-    };
+    let unbound = is_set("unbound_threads", options.unbound_threads)?;
+    let by_layers = is_set("publishes_by_layers", options.publishes_by_layers)?;
+    chosen = chosen.with_bound_threads(!unbound).with_publishes_by_layers(by_layers);
     chosen.check().map_err(Failure::bad_argument)?;
     Ok(chosen)
+}
+
+/// What a field says that is 0 or 1.
+fn is_set(name: &str, value: u8) -> Result<bool, Failure> {
+    match value {
+        0 => Ok(false),
+        1 => Ok(true),
+        wrong => Err(Failure::bad_argument(format!("{name} is {wrong}: must be 0 or 1"))),
+    }
 }
 
 /// A quota, and whose.
@@ -146,7 +155,7 @@ mod tests {
     /// Fields stay where they were. Watermarks and shares are percent, and were thousandths before
     /// the first release.
     #[test]
-    fn options_are_where_programs_have_them_that_know_no_threads_for_fetches() {
+    fn options_are_where_programs_have_them_that_know_fewer() {
         assert_eq!(size_of::<RacklinePoolOptions>(), 32);
         assert_eq!(offset_of!(RacklinePoolOptions, copy_threads), 0);
         assert_eq!(offset_of!(RacklinePoolOptions, queue_depth), 4);
@@ -154,6 +163,9 @@ mod tests {
         assert_eq!(offset_of!(RacklinePoolOptions, low_watermark_percent), 10);
         assert_eq!(offset_of!(RacklinePoolOptions, fetch_threads), 12);
         assert_eq!(offset_of!(RacklinePoolOptions, unbound_threads), 14);
+        // The high byte of what was a number of 16 bits: regions need a host that puts it behind
+        // the low one.
+        assert_eq!(offset_of!(RacklinePoolOptions, publishes_by_layers), 15);
         assert_eq!(offset_of!(RacklinePoolOptions, quotas), 16);
         assert_eq!(offset_of!(RacklinePoolOptions, quota_count), 24);
     }

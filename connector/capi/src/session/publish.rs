@@ -2,15 +2,17 @@
 #![expect(unsafe_code, reason = "functions that C calls")]
 
 use std::ffi::c_void;
+use std::mem::MaybeUninit;
 
 use rackline::memory::MemoryOf;
-use rackline::{AsyncSession, NewBlock, PublishOutcome, Published};
+use rackline::{AsyncSession, Layers, NewBlock, PublishOutcome, PublishReport, Published};
 
 use super::arguments::{place, places};
 use super::error::{Failure, RacklineError, c_text, code, keep_message};
 use super::gpu::{GpuStream, RacklineGpu};
 use super::handles::{self, Opened};
 use super::hashes::{RacklineBlockHash, hashes_at};
+use super::layers::{Division, RacklineLayers};
 use super::lent::{LentSource, RacklineSource, sources_at};
 use super::opening::RacklineSession;
 use super::pending::Pending;
@@ -45,35 +47,41 @@ impl Opened for Publish {
 }
 
 /// The blocks of a publish, as C names them.
-struct Blocks {
-    hashes: *const RacklineBlockHash,
-    count: usize,
-    first_depth: u32,
-    parts: *const RacklineSource,
-    parts_a_block: usize,
+pub(super) struct Blocks {
+    pub(super) hashes: *const RacklineBlockHash,
+    pub(super) count: usize,
+    pub(super) first_depth: u32,
+    pub(super) parts: *const RacklineSource,
+    pub(super) parts_a_block: usize,
+    /// None of whole blocks.
+    pub(super) layers: Option<*const RacklineLayers>,
 }
 
 impl Blocks {
-    /// They, with their memory.
+    /// They, with their memory, and how their bytes are divided into layers.
     ///
     /// # Safety
-    /// As [`rackline_publish`], of memory that is `of` whom it is said to be.
-    unsafe fn lent(
+    /// As [`rackline_publish`], of memory that is `of` whom it is said to be. The layers are null,
+    /// or as [`Division::of`] wants them.
+    pub(super) unsafe fn lent(
         self,
         block_bytes: u64,
         of: MemoryOf,
-    ) -> Result<Vec<NewBlock<LentSource>>, Failure> {
-        let Self { hashes, count, first_depth, parts, parts_a_block } = self;
+    ) -> Result<(Vec<NewBlock<LentSource>>, Layers), Failure> {
+        let Self { hashes, count, first_depth, parts, parts_a_block, layers } = self;
         // SAFETY: by the caller's promise.
         let hashes = unsafe { hashes_at(hashes, count) }?;
         if u32::try_from(count).ok().and_then(|count| first_depth.checked_add(count)).is_none() {
             return Err(Failure::bad_argument("a prompt of more than 4 billion blocks"));
         }
+        // SAFETY: by the caller's promise.
+        let division = unsafe { Division::of(parts_a_block, layers) }?;
         let lending = handles::lending()?;
         // SAFETY: by the caller's promise. Until the publish is over: its completion comes after
         // the blocks were used for the last time.
-        let sources = unsafe { sources_at(parts, count, parts_a_block, block_bytes, of, lending) }?;
-        Ok(NewBlock::chain(first_depth, hashes, sources))
+        let (sources, layers) =
+            unsafe { sources_at(parts, count, &division, block_bytes, of, lending) }?;
+        Ok((NewBlock::chain(first_depth, hashes, sources), layers))
     }
 }
 
@@ -97,14 +105,14 @@ unsafe fn start(
         let submitted = match stream {
             None => {
                 // SAFETY: by the caller's promise.
-                let blocks = unsafe { blocks.lent(block_bytes, MemoryOf::Process) }?;
+                let (blocks, _) = unsafe { blocks.lent(block_bytes, MemoryOf::Process) }?;
                 session.publish(blocks)?
             }
             Some(stream) => {
                 // SAFETY: by the caller's promise.
                 let (gpu, stream) = unsafe { stream.found() }?;
                 // SAFETY: by the caller's promise.
-                let blocks = unsafe { blocks.lent(block_bytes, MemoryOf::Gpu) }?;
+                let (blocks, _) = unsafe { blocks.lent(block_bytes, MemoryOf::Gpu) }?;
                 session.on_gpu(gpu, stream)?.publish(blocks)?
             }
         };
@@ -138,7 +146,7 @@ pub unsafe extern "C" fn rackline_publish(
     parts_a_block: usize,
     publish: *mut RacklinePublish,
 ) -> RacklineError {
-    let blocks = Blocks { hashes, count, first_depth, parts, parts_a_block };
+    let blocks = Blocks { hashes, count, first_depth, parts, parts_a_block, layers: None };
     // SAFETY: by the caller's promise.
     unsafe { start(session, None, blocks, publish) }
 }
@@ -164,7 +172,7 @@ pub unsafe extern "C" fn rackline_publish_from_gpu(
     parts_a_block: usize,
     publish: *mut RacklinePublish,
 ) -> RacklineError {
-    let blocks = Blocks { hashes, count, first_depth, parts, parts_a_block };
+    let blocks = Blocks { hashes, count, first_depth, parts, parts_a_block, layers: None };
     // SAFETY: by the caller's promise.
     unsafe { start(session, Some(GpuStream { gpu, stream }), blocks, publish) }
 }
@@ -191,20 +199,50 @@ pub unsafe extern "C" fn rackline_publish_wait(
 ) -> RacklineError {
     code(|| {
         // SAFETY: by the caller's promise.
+        let places = unsafe { ResultPlaces::at(result, outcomes, capacity) }?;
+        let publish = handles::get::<Publish>(publish.handle)?;
+        places.check(publish.blocks)?;
+        let Published { report, blocks } = publish.pending.wait(timeout_ms)?;
+        drop(blocks);
+        places.write(&report?);
+        Ok(())
+    })
+}
+
+/// Where C wants the result of a publish.
+pub(super) struct ResultPlaces<'p> {
+    result: &'p mut MaybeUninit<RacklinePublishResult>,
+    outcomes: &'p mut [MaybeUninit<RacklineOutcome>],
+}
+
+impl ResultPlaces<'_> {
+    /// # Safety
+    /// As [`rackline_publish_wait`].
+    pub(super) unsafe fn at(
+        result: *mut RacklinePublishResult,
+        outcomes: *mut RacklineOutcome,
+        capacity: usize,
+    ) -> Result<Self, Failure> {
+        // SAFETY: by the caller's promise.
         let result = unsafe { place(result, "the place for the result") }?;
         // SAFETY: by the caller's promise.
-        let places = unsafe { places(outcomes, capacity, "the place for the outcomes") }?;
-        let publish = handles::get::<Publish>(publish.handle)?;
-        // Before the result is taken, which is had once.
-        if capacity != 0 && capacity < publish.blocks {
-            let blocks = publish.blocks;
+        let outcomes = unsafe { places(outcomes, capacity, "the place for the outcomes") }?;
+        Ok(Self { result, outcomes })
+    }
+
+    /// Refuses places for fewer outcomes than `blocks`. Before the result is taken, which is had
+    /// once.
+    pub(super) fn check(&self, blocks: usize) -> Result<(), Failure> {
+        let capacity = self.outcomes.len();
+        if capacity != 0 && capacity < blocks {
             let message = format!("{blocks} blocks, and room for {capacity} outcomes");
             return Err(Failure::bad_argument(message));
         }
-        let Published { report, blocks } = publish.pending.wait(timeout_ms)?;
-        drop(blocks);
-        let report = report?;
-        for (place, outcome) in places.iter_mut().zip(report.outcomes()) {
+        Ok(())
+    }
+
+    pub(super) fn write(self, report: &PublishReport) {
+        for (place, outcome) in self.outcomes.iter_mut().zip(report.outcomes()) {
             place.write(outcome.into());
         }
         if let Some(message) = report.outcomes().iter().find_map(PublishOutcome::why_missing) {
@@ -212,9 +250,19 @@ pub unsafe extern "C" fn rackline_publish_wait(
         }
         let published = report.published();
         let already_there = report.available() - published;
-        result.write(RacklinePublishResult { published, already_there });
-        Ok(())
-    })
+        self.result.write(RacklinePublishResult { published, already_there });
+    }
+
+    /// Writes that of a publish of so many blocks that was aborted.
+    pub(super) fn write_aborted(self, blocks: usize) {
+        for place in self.outcomes.iter_mut().take(blocks) {
+            place.write(RacklineOutcome::Aborted);
+        }
+        if blocks > 0 {
+            keep_message(c"the publish was aborted: nothing of it is in the pool".into());
+        }
+        self.result.write(RacklinePublishResult { published: 0, already_there: 0 });
+    }
 }
 
 /// `rackline_publish_wait` that only looks, without the outcomes of blocks.

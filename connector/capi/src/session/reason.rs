@@ -221,10 +221,12 @@ pub enum RacklineOutcome {
     MemoryFailed = 10,
     /// This node is drained: it publishes no new blocks (`rackline drain`).
     Drained = 11,
+    /// The publish by layers was aborted: none of its blocks is in the pool because of it.
+    Aborted = 12,
 }
 
 impl RacklineOutcome {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 13] = [
         Self::Published,
         Self::AlreadyThere,
         Self::LongerThanChunk,
@@ -237,6 +239,7 @@ impl RacklineOutcome {
         Self::ChunkLock,
         Self::MemoryFailed,
         Self::Drained,
+        Self::Aborted,
     ];
 
     fn label(self) -> &'static CStr {
@@ -253,6 +256,7 @@ impl RacklineOutcome {
             Self::ChunkLock => c"chunk_lock",
             Self::MemoryFailed => c"memory_failed",
             Self::Drained => c"drained",
+            Self::Aborted => c"aborted",
         }
     }
 }

@@ -7,6 +7,7 @@
  * what is there, or beyond all memory, streams are streams, and memory that is lent is left alone. */
 #define _POSIX_C_SOURCE 200809L
 #include "gpu.h"
+#include "layers.h"
 
 #include <unistd.h>
 
@@ -16,9 +17,11 @@
 static uint64_t dice;
 static const char *region;
 static uint64_t handles[HANDLES];
-static size_t succeeded, refused, on_gpu;
+static size_t succeeded, refused, on_gpu, published_by_layers, fetched_by_layers;
 static RacklineGpu last_gpu;
 static RacklineSession last_session;
+static RacklineLayeredPublish last_publish;
+static RacklineLayeredFetch last_fetch;
 /* Pinned: the GPU has it under the same addresses. */
 static uint8_t memory[SLOTS * BLOCK_BYTES];
 static CUstream stream;
@@ -79,6 +82,8 @@ static void attach(void) {
                                    .queue_depth = roll(2) * roll(9),
                                    .high_watermark_percent = roll(2) * roll(110),
                                    .low_watermark_percent = roll(2) * roll(110),
+                                   .unbound_threads = (uint8_t)(roll(2) * roll(3)),
+                                   .publishes_by_layers = (uint8_t)roll(3),
                                    .quotas = MAYBE(quotas),
                                    .quota_count = roll(3)};
     RacklinePool pool = {0};
@@ -227,6 +232,133 @@ static void start_fetch(void) {
     keep(fetch.handle);
 }
 
+/* Some that fit, and some that do not. */
+static const RacklineLayers *some_layers(void) {
+    static size_t numbers[4];
+    static RacklineLayers layers;
+    if (roll(2) == 0) {
+        return roll(2) == 0 ? &EACH_PART : &IN_TWO;
+    }
+    for (size_t i = 0; i < 4; i++) {
+        numbers[i] = length(2);
+    }
+    layers = (RacklineLayers){roll(5), MAYBE(numbers)};
+    if (roll(10) == 0) {
+        layers = (RacklineLayers){SIZE_MAX - roll(3), NULL};
+    }
+    return MAYBE(&layers);
+}
+
+static void start_layered_publish(void) {
+    RacklineBlockHash hashes[4];
+    RacklineSource parts[4 * PARTS] = {0};
+    scatter_sources(parts, memory + roll(SLOTS - 4) * BLOCK_BYTES + roll(100), 4);
+    for (uint32_t i = 0; i < 4; i++) {
+        hashes[i] = block_hash(8 + i);
+    }
+    if (roll(10) == 0) {
+        parts[roll(4 * PARTS)].bytes = length(3);
+    }
+    RacklineLayeredPublish publish = {0};
+    RacklineSession session = a_session();
+    uint32_t first_depth = (uint32_t)roll(5);
+    size_t count = length(4), parts_a_block = roll(8) == 0 ? length(3) : PARTS;
+    if (roll(2) == 0) {
+        note(rackline_publish_by_layers(session, MAYBE(hashes), count, first_depth, MAYBE(parts),
+                                        parts_a_block, some_layers(), MAYBE(&publish)));
+    } else {
+        note(rackline_publish_by_layers_from_gpu(session, a_gpu(), MAYBE(hashes), count, first_depth,
+                                                 MAYBE(parts), parts_a_block, some_layers(),
+                                                 MAYBE(&publish)));
+        on_gpu += publish.handle != 0;
+    }
+    published_by_layers += publish.handle != 0;
+    keep(publish.handle);
+    last_publish = publish.handle == 0 ? last_publish : publish;
+}
+
+static void start_layered_fetch(void) {
+    RacklineDestination parts[4 * PARTS] = {0};
+    scatter_destinations(parts, memory + roll(SLOTS - 4) * BLOCK_BYTES + roll(100), 4);
+    RacklineLayeredFetch fetch = {0};
+    size_t parts_a_block = roll(8) == 0 ? length(3) : PARTS;
+    RacklineSession session = a_session();
+    RacklinePrefix prefix = {handle()};
+    RacklineBlockHandle blocks[4];
+    memset(blocks, (int)roll(256), sizeof blocks);
+    (void)rackline_prefix_handles(prefix, 0, 4, blocks);
+    switch (roll(4)) {
+    case 0:
+        note(rackline_fetch_by_layers(session, prefix, length(2), length(4), MAYBE(parts), parts_a_block,
+                                      some_layers(), MAYBE(&fetch)));
+        break;
+    case 1:
+        note(rackline_fetch_by_layers_into_gpu(session, a_gpu(), a_stream(), prefix, length(2), length(4),
+                                               MAYBE(parts), parts_a_block, some_layers(),
+                                               MAYBE(&fetch)));
+        break;
+    case 2:
+        note(rackline_fetch_handles_by_layers(session, MAYBE(blocks), length(4), MAYBE(parts),
+                                              parts_a_block, some_layers(), MAYBE(&fetch)));
+        break;
+    default:
+        note(rackline_fetch_handles_by_layers_into_gpu(session, a_gpu(), a_stream(), MAYBE(blocks),
+                                                       length(4), MAYBE(parts), parts_a_block,
+                                                       some_layers(), MAYBE(&fetch)));
+    }
+    fetched_by_layers += fetch.handle != 0;
+    keep(fetch.handle);
+    last_fetch = fetch.handle == 0 ? last_fetch : fetch;
+}
+
+static RacklineLayeredPublish a_publish(void) {
+    return roll(2) == 0 ? last_publish : (RacklineLayeredPublish){handle()};
+}
+
+static RacklineLayeredFetch a_fetch(void) {
+    return roll(2) == 0 ? last_fetch : (RacklineLayeredFetch){handle()};
+}
+
+static void say_by_layers(void) {
+    uint64_t timeout_ms = roll(3);
+    RacklinePublishResult published;
+    RacklineFetchResult fetched;
+    RacklineOutcome outcomes[4];
+    bool flag;
+    switch (roll(11)) {
+    case 0:
+        note(rackline_layered_publish_finish(a_publish()));
+        break;
+    case 1:
+        note(rackline_layered_publish_abort(a_publish()));
+        break;
+    case 2:
+        note(rackline_layered_publish_wait(a_publish(), timeout_ms, MAYBE(&published), MAYBE(outcomes),
+                                           length(4)));
+        break;
+    case 3:
+        note(rackline_layered_fetch_wait_layer(a_fetch(), length(4), timeout_ms));
+        break;
+    case 4:
+        note(rackline_layered_fetch_wait(a_fetch(), timeout_ms, MAYBE(&fetched)));
+        break;
+    case 5:
+        note(rackline_layered_fetch_cancel(a_fetch(), MAYBE(&flag)));
+        break;
+    case 6:
+        note(rackline_layered_publish_layer_ready_on_gpu(a_publish(), length(4), a_stream()));
+        break;
+    case 7:
+        note(rackline_layered_publish_free(a_publish()));
+        break;
+    case 8:
+        note(rackline_layered_fetch_free(a_fetch()));
+        break;
+    default:
+        note(rackline_layered_publish_layer_ready(a_publish(), length(4)));
+    }
+}
+
 static void wait_or_poll(void) {
     uint64_t timeout_ms = roll(3);
     RacklineLookupResult found = {0};
@@ -308,7 +440,7 @@ static void ask(void) {
 }
 
 static void free_one(uint64_t handle) {
-    switch (roll(9)) {
+    switch (roll(11)) {
     case 0:
         /* Not often: without a pool there is not much to call. */
         note(roll(8) == 0 ? rackline_pool_close((RacklinePool){handle}) : RACKLINE_ERROR_OK);
@@ -331,6 +463,12 @@ static void free_one(uint64_t handle) {
     case 5:
         note(rackline_gpu_free((RacklineGpu){handle}));
         break;
+    case 7:
+        note(rackline_layered_publish_free((RacklineLayeredPublish){handle}));
+        break;
+    case 8:
+        note(rackline_layered_fetch_free((RacklineLayeredFetch){handle}));
+        break;
     default:
         note(rackline_prefix_free((RacklinePrefix){handle}));
     }
@@ -344,6 +482,8 @@ static void free_all(uint64_t first, uint64_t last) {
         (void)rackline_prefetch_free((RacklinePrefetch){handle});
         (void)rackline_publish_free((RacklinePublish){handle});
         (void)rackline_fetch_free((RacklineFetch){handle});
+        (void)rackline_layered_publish_free((RacklineLayeredPublish){handle});
+        (void)rackline_layered_fetch_free((RacklineLayeredFetch){handle});
         (void)rackline_prefix_free((RacklinePrefix){handle});
         (void)rackline_gpu_free((RacklineGpu){handle});
         (void)rackline_pool_close((RacklinePool){handle});
@@ -407,11 +547,13 @@ int main(int argc, char **argv) {
     CUDA(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     CUDA(cuMemHostRegister(memory, sizeof memory, 0));
     RacklinePool pool;
-    MUST(rackline_pool_attach(region, 0, NULL, &pool));
+    RacklinePoolOptions options = {.publishes_by_layers = 1};
+    MUST(rackline_pool_attach(region, 0, &options, &pool));
     uint64_t first = pool.handle;
     keep(first);
     static void (*const any[])(void) = {open_session, start_lookup, start_prefetch, start_publish, start_fetch, ask,
-                                        wait_or_poll, wait_or_poll, wait_or_poll,  open_gpu};
+                                        wait_or_poll, wait_or_poll, wait_or_poll,  open_gpu,
+                                        start_layered_publish, start_layered_fetch, say_by_layers, say_by_layers};
     for (size_t call = 0; call < calls; call++) {
         if (roll(200) == 0) {
             attach();
@@ -427,5 +569,6 @@ int main(int argc, char **argv) {
     free_all(first, first + 2 * calls);
     all_works();
     printf("succeeded %zu\nrefused %zu\non_gpu %zu\n", succeeded, refused, on_gpu);
+    printf("published_by_layers %zu\nfetched_by_layers %zu\n", published_by_layers, fetched_by_layers);
     return 0;
 }

@@ -24,12 +24,36 @@ static const char *region;
 
 static void pause_us(long us) { nanosleep(&(struct timespec){0, us * 1000}, NULL); }
 
+/* What a child says of a transfer by layers of its parent is refused. */
+static void say_by_layers(RacklineError expected, RacklineLayeredPublish publish,
+                      RacklineLayeredFetch fetch) {
+    RacklinePublishResult published;
+    RacklineFetchResult fetched;
+    bool cancelled;
+    const RacklineError outcomes[] = {
+        rackline_layered_publish_layer_ready(publish, 0),
+        rackline_layered_publish_layer_ready_on_gpu(publish, 0, NULL),
+        rackline_layered_publish_finish(publish),
+        rackline_layered_publish_abort(publish),
+        rackline_layered_publish_wait(publish, RACKLINE_FOREVER_MS, &published, NULL, 0),
+        rackline_layered_publish_free(publish),
+        rackline_layered_fetch_wait_layer(fetch, 0, RACKLINE_FOREVER_MS),
+        rackline_layered_fetch_wait(fetch, RACKLINE_FOREVER_MS, &fetched),
+        rackline_layered_fetch_cancel(fetch, &cancelled),
+        rackline_layered_fetch_free(fetch),
+    };
+    for (size_t i = 0; i < sizeof outcomes / sizeof *outcomes; i++) {
+        CHECK(outcomes[i] == expected);
+    }
+}
+
 /* A child is refused what its parent has open, attaches by itself, and finds what is in the pool. */
-static void in_a_child(uint16_t node, RacklinePool pool, RacklineSession session,
-                       RacklineLookup lookup) {
+static void in_a_child(uint16_t node, RacklinePool pool, RacklineSession session, RacklineLookup lookup,
+                       RacklineLayeredPublish publish, RacklineLayeredFetch fetch) {
     RacklineBlockHash hash = block_hash(0);
     RacklineLookup other;
     RacklineLookupResult found;
+    say_by_layers(RACKLINE_ERROR_FORKED, publish, fetch);
     EXPECT(FORKED, rackline_lookup(session, &hash, 1, &other));
     EXPECT(FORKED, rackline_lookup_wait(lookup, RACKLINE_FOREVER_MS, &found));
     EXPECT(FORKED, rackline_lookup_free(lookup));
@@ -44,6 +68,7 @@ static void in_a_child(uint16_t node, RacklinePool pool, RacklineSession session
     MUST(rackline_lookup_wait(other, RACKLINE_FOREVER_MS, &found));
     CHECK(found.blocks == 1);
     EXPECT(BAD_HANDLE, rackline_lookup_free(lookup));
+    say_by_layers(RACKLINE_ERROR_BAD_HANDLE, publish, fetch);
     EXPECT(BAD_HANDLE, rackline_pool_close(pool));
     MUST(rackline_pool_close(own));
 }
@@ -63,7 +88,8 @@ static void of_an_attached_process(uint16_t child_node, void (*before_fork)(void
     RacklinePool pool;
     RacklineSession session;
     RacklineModel model = tiny_model();
-    MUST(rackline_pool_attach(region, 0, NULL, &pool));
+    RacklinePoolOptions options = {.publishes_by_layers = 1};
+    MUST(rackline_pool_attach(region, 0, &options, &pool));
     MUST(rackline_session_open(pool, &model, BLOCK_BYTES, NULL, &session));
     uint8_t block[BLOCK_BYTES] = {0};
     RacklineSource part = {block, BLOCK_BYTES};
@@ -74,6 +100,21 @@ static void of_an_attached_process(uint16_t child_node, void (*before_fork)(void
     MUST(rackline_publish_wait(publish, RACKLINE_FOREVER_MS, &result, NULL, 0));
     MUST(rackline_publish_free(publish));
     RacklineLookup lookup;
+    RacklineLookupResult found;
+    MUST(rackline_lookup(session, &hash, 1, &lookup));
+    MUST(rackline_lookup_wait(lookup, RACKLINE_FOREVER_MS, &found));
+    MUST(rackline_lookup_free(lookup));
+    /* Of two parts, each a layer. */
+    const RacklineLayers layers = {2, NULL};
+    uint8_t target[BLOCK_BYTES];
+    RacklineSource from[2] = {{block, 96}, {block + 96, BLOCK_BYTES - 96}};
+    RacklineDestination to[2] = {{target, 96}, {target + 96, BLOCK_BYTES - 96}};
+    RacklineBlockHash new_hash = block_hash(1);
+    RacklineLayeredPublish by_layers;
+    RacklineLayeredFetch fetch;
+    MUST(rackline_publish_by_layers(session, &new_hash, 1, 1, from, 2, &layers, &by_layers));
+    MUST(rackline_fetch_by_layers(session, found.prefix, 0, 1, to, 2, &layers, &fetch));
+    MUST(rackline_prefix_free(found.prefix));
     MUST(rackline_lookup(session, &hash, 1, &lookup));
     before_fork();
     pid_t number = getpid();
@@ -81,12 +122,21 @@ static void of_an_attached_process(uint16_t child_node, void (*before_fork)(void
     if (child == 0) {
         alarm(LIMIT_S);
         CHECK((getpid() == number) == (child_node != 0));
-        in_a_child(child_node, pool, session, lookup);
+        in_a_child(child_node, pool, session, lookup, by_layers, fetch);
         _exit(0);
     }
     must_end_well(child);
     /* The parent continues. */
-    RacklineLookupResult found;
+    MUST(rackline_layered_publish_layer_ready(by_layers, 1));
+    MUST(rackline_layered_publish_finish(by_layers));
+    MUST(rackline_layered_publish_wait(by_layers, RACKLINE_FOREVER_MS, &result, NULL, 0));
+    CHECK(result.published == 1);
+    MUST(rackline_layered_publish_free(by_layers));
+    RacklineFetchResult fetched;
+    MUST(rackline_layered_fetch_wait_layer(fetch, 1, RACKLINE_FOREVER_MS));
+    MUST(rackline_layered_fetch_wait(fetch, RACKLINE_FOREVER_MS, &fetched));
+    CHECK(fetched.valid_blocks == 1);
+    MUST(rackline_layered_fetch_free(fetch));
     MUST(rackline_lookup_wait(lookup, RACKLINE_FOREVER_MS, &found));
     CHECK(found.blocks == 1);
     MUST(rackline_prefix_free(found.prefix));

@@ -15,6 +15,7 @@ static RacklineGpu gpu;
 static CUstream stream;
 static CUdeviceptr memory;
 static RacklineFetch under_way;
+static RacklineLayeredPublish by_layers;
 static RacklinePrefix prefix;
 
 static RacklineError try_publish(uint32_t number, RacklinePublish *publish) {
@@ -22,6 +23,15 @@ static RacklineError try_publish(uint32_t number, RacklinePublish *publish) {
     RacklineBlockHash hash = block_hash(number);
     gpu_sources(parts, memory, 1);
     return rackline_publish_from_gpu(session, gpu, stream, &hash, 1, 0, parts, PARTS, publish);
+}
+
+/* Each part is a layer. */
+static RacklineError try_publish_by_layers(RacklineLayeredPublish *publish) {
+    const RacklineLayers layers = {PARTS, NULL};
+    RacklineSource parts[PARTS] = {0};
+    RacklineBlockHash hash = block_hash(2);
+    gpu_sources(parts, memory, 1);
+    return rackline_publish_by_layers_from_gpu(session, gpu, &hash, 1, 2, parts, PARTS, &layers, publish);
 }
 
 static RacklineError try_fetch(RacklineFetch *fetch) {
@@ -34,6 +44,7 @@ static void in_a_child(void) {
     RacklinePublish publish;
     RacklineFetch fetch;
     RacklineFetchResult fetched;
+    RacklineLayeredPublish layered;
     RacklineGpu other;
     RacklineGpuReach reach;
     RacklineGpuFigures figures;
@@ -41,6 +52,10 @@ static void in_a_child(void) {
     EXPECT(FORKED, try_fetch(&fetch));
     EXPECT(FORKED, rackline_fetch_wait(under_way, RACKLINE_FOREVER_MS, &fetched));
     EXPECT(FORKED, rackline_fetch_free(under_way));
+    EXPECT(FORKED, try_publish_by_layers(&layered));
+    EXPECT(FORKED, rackline_layered_publish_layer_ready_on_gpu(by_layers, 1, stream));
+    EXPECT(FORKED, rackline_layered_publish_finish(by_layers));
+    EXPECT(FORKED, rackline_layered_publish_free(by_layers));
     EXPECT(FORKED, rackline_gpu_open(pool, 0, &other));
     EXPECT(FORKED, rackline_gpu_reach(gpu, &reach));
     EXPECT(FORKED, rackline_gpu_figures(gpu, &figures));
@@ -57,7 +72,8 @@ int main(int argc, char **argv) {
     CUDA(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
     CUDA(cuMemAlloc(&memory, 2 * BLOCK_BYTES));
     RacklineModel model = tiny_model();
-    MUST(rackline_pool_attach(argv[1], 0, NULL, &pool));
+    RacklinePoolOptions options = {.publishes_by_layers = 1};
+    MUST(rackline_pool_attach(argv[1], 0, &options, &pool));
     MUST(rackline_session_open(pool, &model, BLOCK_BYTES, NULL, &session));
     MUST(rackline_gpu_open(pool, 0, &gpu));
     compute(stream, memory, 0, 0);
@@ -74,6 +90,8 @@ int main(int argc, char **argv) {
     MUST(rackline_lookup_free(lookup));
     prefix = found.prefix;
     MUST(try_fetch(&under_way));
+    MUST(try_publish_by_layers(&by_layers));
+    MUST(rackline_layered_publish_layer_ready_on_gpu(by_layers, 0, stream));
 
     pid_t child = fork();
     if (child == 0) {
@@ -92,6 +110,13 @@ int main(int argc, char **argv) {
     CHECK(fetched.valid_blocks == 1);
     MUST(rackline_fetch_free(under_way));
     CHECK(is_on_gpu(stream, memory, 1, 0));
+    for (size_t layer = 1; layer < PARTS; layer++) {
+        MUST(rackline_layered_publish_layer_ready_on_gpu(by_layers, layer, stream));
+    }
+    MUST(rackline_layered_publish_finish(by_layers));
+    MUST(rackline_layered_publish_wait(by_layers, RACKLINE_FOREVER_MS, &published, NULL, 0));
+    CHECK(published.published == 1);
+    MUST(rackline_layered_publish_free(by_layers));
     MUST(try_publish(1, &publish));
     MUST(rackline_publish_wait(publish, RACKLINE_FOREVER_MS, &published, NULL, 0));
     CHECK(published.published == 1);

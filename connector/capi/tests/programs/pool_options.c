@@ -25,6 +25,7 @@ static void refused(const char *region) {
         {{.queue_depth = 1048577}, {0}, "queue_depth is 1048577"},
         {{.fetch_threads = 65}, {0}, "fetch_threads is 65"},
         {{.unbound_threads = 2}, {0}, "unbound_threads is 2"},
+        {{.publishes_by_layers = 2}, {0}, "publishes_by_layers is 2"},
         {{.high_watermark_percent = 101}, {0}, "watermarks of 101 and 90"},
         {{.low_watermark_percent = 96}, {0}, "watermarks of 95 and 96"},
         {{.high_watermark_percent = 90}, {0}, "watermarks of 90 and 90"},
