@@ -9,6 +9,7 @@
 static_assert(!std::is_copy_constructible<rackline::Prefix>::value, "owners are not copied");
 static_assert(!std::is_copy_assignable<rackline::Pool>::value, "owners are not copied");
 static_assert(std::is_nothrow_move_constructible<rackline::Fetch>::value, "they are moved");
+static_assert(std::is_nothrow_move_constructible<rackline::LayeredPublish>::value, "they are moved");
 
 template <class Call> static void fails(RacklineError code, const char *text, Call call) {
     try {
@@ -39,7 +40,9 @@ int main(int argc, char **argv) {
     std::vector<RacklineSource> sources(BLOCKS * PARTS);
     scatter_sources(sources.data(), memory.data(), BLOCKS);
 
-    rackline::Pool pool(argv[1]);
+    RacklinePoolOptions options{};
+    options.publishes_by_layers = 1;
+    rackline::Pool pool(argv[1], 0, options);
     rackline::Session session = pool.session(tiny_model(), BLOCK_BYTES);
     rackline::Publish publish = session.publish(hashes, 0, sources);
     CHECK(publish.wait().published == BLOCKS);
@@ -87,6 +90,38 @@ int main(int argc, char **argv) {
     MUST(rackline_fetch_handles(session.get(), handles.data(), BLOCKS, parts.data(), PARTS, &started));
     CHECK(rackline::Fetch(started).wait().valid_blocks == BLOCKS);
     EXPECT(BAD_HANDLE, rackline_fetch_free(started));
+
+    // By layers: the first two parts of a block are layer 0, and the third is layer 1.
+    const std::vector<std::size_t> in_two{2, 1};
+    std::vector<RacklineBlockHash> later;
+    for (std::uint32_t i = 0; i < BLOCKS; i++) later.push_back(block_hash(100 + i));
+    {
+        rackline::LayeredPublish open = session.publish_by_layers(later, 0, sources, in_two);
+        open.layer_ready(0);
+        fails(RACKLINE_ERROR_BAD_ARGUMENT, "there is no layer 2", [&] { open.layer_ready(2); });
+        fails(RACKLINE_ERROR_BAD_ARGUMENT, "not ended", [&] { open.wait(); });
+        fails(RACKLINE_ERROR_BAD_ARGUMENT, "memory of this process", [&] { open.layer_ready(0, nullptr); });
+    } // aborts it
+    CHECK(!session.lookup(later).wait().blocks);
+    rackline::LayeredPublish by_layers = session.publish_by_layers(later, 0, sources, in_two);
+    by_layers.abort();
+    CHECK(by_layers.wait().published == 0);
+    by_layers = session.publish_by_layers(later, 0, sources, in_two);
+    by_layers.layer_ready(1);
+    by_layers.layer_ready(0);
+    by_layers.finish();
+    CHECK(by_layers.wait().published == BLOCKS);
+    std::vector<std::uint8_t> layered_target(BLOCKS * BLOCK_BYTES);
+    scatter_destinations(parts.data(), layered_target.data(), BLOCKS);
+    rackline::LayeredFetch layered =
+        session.fetch_by_layers(session.lookup(later).wait().handles(), parts, in_two);
+    while (!layered.wait_layer_ms(0, 1)) {
+    }
+    layered.wait_layer(1);
+    CHECK(layered_target == memory && !layered.cancel());
+    CHECK(layered.wait().valid_blocks == BLOCKS);
+    fails(RACKLINE_ERROR_BAD_ARGUMENT, "the layers have 2 parts",
+          [&] { session.fetch_by_layers(handles, parts, {1, 1}); });
 
     other.release();
     CHECK(!session.lookup({block_hash(77)}).wait().blocks);
