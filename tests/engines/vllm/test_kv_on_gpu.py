@@ -193,7 +193,7 @@ class Devices(unittest.TestCase):
             driver().has(memory.data_ptr(), memory.numel() * 4)
             return {f"layers.{layer}.attn": memory[layer] for layer in range(layers)}
 
-        orders = ["LBHNC", "LBNHC", "BLHNC", "BLNHC"]
+        orders = ["LBHNC", "LBNHC", "BLHNC", "BLNHC", "BHLNC"]
         kinds = {order: (lambda random, order=order: cache(order, random)) for order in orders}
         words = set()
         for name, make in {**kinds, "K and V apart": apart}.items():

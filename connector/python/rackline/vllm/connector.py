@@ -15,6 +15,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from rackline.engines.settings import SettingsError
+from rackline.vllm.asked_layout import asked_layout
 from rackline.vllm.log import use_log_of_vllm
 from rackline.vllm.messages import Handshake, Report, Step
 from rackline.vllm.scheduler import SchedulerHalf
@@ -85,12 +86,7 @@ class RacklineConnector(KVConnectorBase_V1, SupportsHMA):
 
     @classmethod
     def get_required_kvcache_layout(cls, vllm_config: VllmConfig) -> str | None:
-        """The layout in which each head of a block lies by itself, so that ranks of any number find theirs.
-        vLLM takes another where the attention backend has none such; with MLA there is one head."""
-        given = vllm_config.kv_transfer_config.kv_connector_extra_config
-        if given.get("head_groups") == "ranks" or vllm_config.model_config.use_mla:
-            return None
-        return "LBHNC"
+        return asked_layout(vllm_config)
 
     def shutdown(self) -> None:
         for half in (self._scheduler, self._worker):

@@ -137,7 +137,7 @@ def heads_of_model(vllm_config: Any, layers: list[Any]) -> int | None:
     if total is None:
         total = vllm_config.model_config.get_total_num_kv_heads()
         # With as many ranks as heads no other number of ranks has one of them each.
-        if total != ranks and not _is_only_count(vllm_config, total):
+        if total != ranks and not has_one_number_of_heads(vllm_config, total):
             return None
     if total > ranks or ranks % total or not _draft_is_divided_alike(vllm_config, ranks):
         return None
@@ -180,35 +180,43 @@ def _draft_is_divided_alike(vllm_config: Any, ranks: int) -> bool:
     return vllm_config.speculative_config.draft_parallel_config.tensor_parallel_size == ranks
 
 
-def _is_only_count(vllm_config: Any, total: int) -> bool:
+def has_one_number_of_heads(vllm_config: Any, total: int) -> bool:
     """Whether no layer of the model, or of a draft in the blocks, may have another number of KV heads."""
     models = [vllm_config.model_config]
     if (draft := draft_in_blocks(vllm_config)) is not None:
         models.append(draft)
     return all(
         model.get_total_num_kv_heads() == total
-        and not _differs_by_layer(model.model_arch_config)
-        and all(count in (total, None) for count in _counts(model.hf_text_config.to_dict()))
+        and not _has_other_heads(model.model_arch_config)
+        and all(
+            count in (total, None)
+            for count in numbers_of(model.hf_text_config.to_dict(), _COUNTS_HEADS)
+        )
         for model in models
     )
 
 
-def _differs_by_layer(architecture: Any) -> bool:
+def _has_other_heads(architecture: Any) -> bool:
     overrides = architecture.per_layer_overrides or []
     return any("total_num_kv_heads" in layer for layer in overrides)
 
 
-def _counts(config: Any) -> Iterator[Any]:
-    """What a configuration says of numbers of KV heads, at any depth."""
+def differs_by_layer(architecture: Any) -> bool:
+    """Whether a layer of the model has another number, or another length, of heads than the others."""
+    return bool(architecture.per_layer_overrides)
+
+
+def numbers_of(config: Any, keys: re.Pattern[str]) -> Iterator[Any]:
+    """What a configuration says under keys like these, at any depth."""
     if isinstance(config, dict):
         for name, value in config.items():
-            if isinstance(name, str) and _COUNTS_HEADS.search(name) and type(value) is not bool:
+            if isinstance(name, str) and keys.search(name) and type(value) is not bool:
                 yield value
             else:
-                yield from _counts(value)
+                yield from numbers_of(value, keys)
     elif isinstance(config, list):
         for each in config:
-            yield from _counts(each)
+            yield from numbers_of(each, keys)
 
 
 def _bytes_of_head(caches: dict[str, Any], blocks: int, heads: int) -> int:

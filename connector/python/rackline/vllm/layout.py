@@ -68,7 +68,11 @@ def blocks_in_memory(
 
 
 def _whole(name: str, cache: Any, blocks: int) -> _Parts:
-    """The parts of a layer as it lies in memory: one, or two when K and V lie apart."""
+    """The parts of a layer as it lies in memory: one, or two when K and V lie apart. The heads of a block may lie
+    apart, too, with those of other layers between them."""
+    if _has_layers_between_heads(cache, blocks):
+        (all_heads,) = _of_heads(cache, blocks, cache.shape[1])
+        return all_heads
     parts = []
     for half in _halves(name, cache, blocks):
         stride, length = _block(name, half, blocks)
@@ -84,6 +88,15 @@ def heads_lie_apart(cache: Any, blocks: int, heads: int) -> bool:
     _, of_head, of_token, of_element = cache.stride()
     in_order = (of_token == content or tokens == 1) and of_element == 1
     return in_order and (of_head >= tokens * content or heads == 1)
+
+
+def _has_layers_between_heads(cache: Any, blocks: int) -> bool:
+    """Whether a block has the bytes of each head together, and does not have those of all heads together."""
+    if cache.dim() != 4 or cache.shape[0] != blocks:
+        return False
+    _, heads, tokens, content = cache.shape
+    apart = heads_lie_apart(cache, blocks, heads) and cache.stride(1) > tokens * content
+    return apart and cache.stride(0) >= heads * cache.stride(1)
 
 
 def _of_heads(cache: Any, blocks: int, each: int) -> list[_Parts]:
