@@ -74,7 +74,7 @@ def configuration(ranks: int, *, mla: bool = False, **given: Any) -> Any:
         kv_connector="RacklineConnector",
         kv_connector_module_path="rackline.vllm",
         kv_role="kv_both",
-        kv_connector_extra_config={**GIVEN, **given},
+        kv_connector_extra_config={**GIVEN, "blocks_together": True, **given},
     )
     return config
 
@@ -204,7 +204,7 @@ class Asked(unittest.TestCase):
 
         apart = [
             ("layers are saved one by one", {"layerwise": "save"}, None),
-            ("the user says so", {"blocks_together": False}, None),
+            ("the user does not ask for it", {"blocks_together": False}, None),
             ("shorter blocks are stored", {"stored_block_tokens": 8}, None),
             ("kernels may divide blocks", {}, changed("cache_config", block_size=128, user_specified_block_size=True)),
             ("layers have other types", {}, changed("cache_config", kv_cache_dtype_skip_layers=["0"])),

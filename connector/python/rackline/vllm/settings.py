@@ -35,7 +35,7 @@ class Settings(PoolSettings):
     layerwise: str = "off"
     """``load``: the layers of a synchronous load are waited for one by one, by the layers of the
     forward; ``save``: a layer is saved while the forward continues with the next; ``both``; ``off``."""
-    blocks_together: bool = True
+    blocks_together: bool = False
     """Whether vLLM is asked, on a GPU, for a layout in which all layers of a block lie together (`asked_layout`)."""
     stored_block_tokens: int = 0
     """Tokens of a stored block, where engines with other block sizes share: a number that divides this
