@@ -3,7 +3,7 @@
 use std::thread::ThreadId;
 
 /// A thread of execution of some host.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Actor {
     /// A thread outside every schedule.
     Thread(ThreadId),

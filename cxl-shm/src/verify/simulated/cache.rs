@@ -3,6 +3,7 @@
 use super::Random;
 use super::actor::Actor;
 use super::device::{Device, DeviceImage, bytes_of, splice};
+use super::failed_memory::FailedLine;
 use super::line_map::LineMap;
 use super::posted::Posted;
 use crate::fabric::LineWords;
@@ -107,6 +108,16 @@ impl Host {
     pub(super) fn take_flushes(&mut self, actor: Actor) -> Vec<LineOffset> {
         let mine = self.flushes.extract_if(.., |flush| flush.actor == actor);
         mine.map(|flush| flush.line).collect()
+    }
+
+    /// How the line fails when a processor of this host asks for it. What the cache has is good.
+    pub(super) fn failure(&mut self, device: &mut Device, line: LineOffset) -> Option<FailedLine> {
+        if self.holds(line) || device.failed(line).is_none() {
+            return None;
+        }
+        // A read does not overtake this host's own writes to the line: it pushes them.
+        self.posted.land_all(device, line);
+        device.failed(line)
     }
 
     /// A load of the line that is only made to be answered by the device.
@@ -246,7 +257,10 @@ impl Host {
 
     /// Fetches a line of a page that a processor of this host touched.
     pub(super) fn prefetch(&mut self, device: &mut Device, line: LineOffset) -> bool {
-        let may = self.pages.contains(page_of(line)) && !self.holds(line);
+        let may = self.pages.contains(page_of(line))
+            && !self.holds(line)
+            // Nobody is told of a failure that nobody asked for.
+            && device.failed(line).is_none();
         if may {
             self.fetch(device, line);
         }
@@ -347,7 +361,7 @@ impl Host {
     }
 }
 
-fn page_of(line: LineOffset) -> LineOffset {
+pub(super) fn page_of(line: LineOffset) -> LineOffset {
     LineOffset::new(line.bytes() - line.bytes() % PAGE_BYTES)
         .expect("a page starts at a multiple of 64")
 }

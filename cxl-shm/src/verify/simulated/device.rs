@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::Random;
+use super::failed_memory::FailedLine;
 use super::line_map::LineHash;
 use crate::fabric::LineWords;
 use crate::units::{LINE_WORDS, LineOffset, WordOffset};
@@ -33,6 +34,8 @@ pub(super) struct Device {
     lines: Lines,
     image: Option<Arc<Lines>>,
     poisoned: HashSet<LineOffset, LineHash>,
+    /// Lines of metadata that cannot be read.
+    failed: HashMap<LineOffset, FailedLine, LineHash>,
     garbage: Random,
 }
 
@@ -42,6 +45,7 @@ impl Device {
             lines: HashMap::default(),
             image: None,
             poisoned: HashSet::default(),
+            failed: HashMap::default(),
             garbage: Random::new(seed ^ 0x706f_6973_6f6e),
         }
     }
@@ -82,15 +86,33 @@ impl Device {
         self.lines.get(&line).or_else(before).copied().unwrap_or_default()
     }
 
-    /// Writes a whole line. A poisoned line takes nothing any more.
+    /// Writes a whole line. A poisoned line takes nothing any more, and neither does one that cannot
+    /// be read, unless a write makes it good again.
     pub(super) fn write(&mut self, line: LineOffset, words: &LineWords) {
-        if !self.poisoned.contains(&line) {
-            self.lines.insert(line, *words);
+        let is_lost = self.failed.get(&line).is_some_and(|failed| !failed.heals);
+        if is_lost || self.poisoned.contains(&line) {
+            return;
         }
+        self.failed.remove(&line);
+        self.lines.insert(line, *words);
     }
 
     pub(super) fn poison(&mut self, line: LineOffset) {
         self.poisoned.insert(line);
+    }
+
+    /// From now on the line cannot be read.
+    pub(super) fn fail(&mut self, line: LineOffset, failed: FailedLine) {
+        self.failed.insert(line, failed);
+    }
+
+    /// How the line fails, when it cannot be read.
+    pub(super) fn failed(&self, line: LineOffset) -> Option<FailedLine> {
+        self.failed.get(&line).copied()
+    }
+
+    pub(super) fn has_failed_lines(&self) -> bool {
+        !self.failed.is_empty()
     }
 
     pub(super) fn flip_bit(&mut self, byte_offset: u64, bit: u32) {
@@ -158,6 +180,20 @@ mod tests {
         let third = Device::with_image(0, &second.image(128));
         assert_eq!((third.peek(one)[1], third.peek(other)[0]), (1, 2));
         assert_eq!(Device::with_image(0, &image).peek(one), [1; LINE_WORDS]);
+    }
+
+    #[test]
+    fn a_line_that_cannot_be_read_is_made_good_by_a_write_or_never() {
+        for heals in [false, true] {
+            let mut device = Device::new(0);
+            let line = LineOffset::new(64).unwrap();
+            device.write(line, &[1; LINE_WORDS]);
+            device.fail(line, FailedLine { heals, takes_page: false });
+            assert!(device.failed(line).is_some() && device.has_failed_lines());
+            device.write(line, &[2; LINE_WORDS]);
+            assert_eq!(device.failed(line).is_none(), heals);
+            assert_eq!(device.peek(line), [1 + u64::from(heals); LINE_WORDS]);
+        }
     }
 
     #[test]

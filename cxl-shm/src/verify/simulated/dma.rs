@@ -1,5 +1,6 @@
 //! DMA engines of a simulated host: payload that no processor touches (MEM-M9).
 
+use super::device::{bytes_of, splice};
 use super::trace::EventKind;
 use super::{CacheMode, SimulatedHost};
 use crate::units::{Extent, LINE_BYTES, LineOffset, LineRange};
@@ -30,6 +31,10 @@ impl SimulatedHost {
                 return;
             };
             machine.note(self.host, EventKind::DmaWrite, line.bytes(), range.len() as u64);
+            if machine.is_engine_cut_off() {
+                splice(machine.replacement(line), start, &bytes[range]);
+                continue;
+            }
             machine.check_single_writer(self.host, line);
             let (host, part) = (self.host, &bytes[range]);
             let machine = &mut *machine;
@@ -57,10 +62,14 @@ impl SimulatedHost {
             };
             machine.note(self.host, EventKind::DmaRead, line.bytes(), range.len() as u64);
             let machine = &mut *machine;
-            let host = &mut machine.hosts[self.host];
-            let found = match cache {
-                DmaCache::Bypass => host.dma_read_bypass(&mut machine.device, line),
-                DmaCache::Allocate => host.dma_read_snoop(&mut machine.device, line),
+            let found = if machine.is_engine_cut_off() {
+                bytes_of(machine.replacement(line))
+            } else {
+                let host = &mut machine.hosts[self.host];
+                match cache {
+                    DmaCache::Bypass => host.dma_read_bypass(&mut machine.device, line),
+                    DmaCache::Allocate => host.dma_read_snoop(&mut machine.device, line),
+                }
             };
             let part = &found[start..start + range.len()];
             bytes[range].copy_from_slice(part);

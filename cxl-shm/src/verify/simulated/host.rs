@@ -5,8 +5,6 @@ use std::ops::Range;
 use std::panic::Location;
 use std::sync::MutexGuard;
 
-use super::cache::Host;
-use super::device::Device;
 use super::machine::Machine;
 use super::trace::EventKind;
 use super::{SimulatedRack, SiteOp};
@@ -58,22 +56,22 @@ impl SimulatedHost {
         (kind != EventKind::Suppressed).then_some(machine)
     }
 
-    /// Calls `act`, which lets go of a line, for each of `lines`. Several may be done in two
+    /// Calls `act`, which lets go of lines of this host, for `lines`. Several may be done in two
     /// parts, drawn at random, between which others run: different lines keep no order.
     fn each_line(
         &self,
         mut machine: MutexGuard<'_, Machine>,
         lines: Vec<LineOffset>,
-        act: fn(&mut Host, &mut Device, LineOffset),
+        act: fn(&mut Machine, usize, Vec<LineOffset>),
     ) {
         let Machine { random, misbehaviour, .. } = &mut *machine;
         let (early, late) = misbehaviour.part(lines, random);
-        machine.let_go(self.host, early, act);
+        act(&mut machine, self.host, early);
         drop(machine);
         if let Some(first) = late.first()
             && let Some(mut machine) = self.rack.enter_again(self.host, *first)
         {
-            machine.let_go(self.host, late, act);
+            act(&mut machine, self.host, late);
         }
     }
 
@@ -159,16 +157,14 @@ impl Fabric for SimulatedHost {
     #[track_caller]
     fn write_back(&self, lines: LineRange) {
         if let Some(mut machine) = self.begin(SiteOp::WriteBack, Some(lines), Location::caller()) {
-            let actor = machine.actor();
-            machine.hosts[self.host].flush(actor, lines);
+            machine.flush(self.host, lines);
         }
     }
 
     #[track_caller]
     fn invalidate(&self, lines: LineRange) {
         if let Some(mut machine) = self.begin(SiteOp::Invalidate, Some(lines), Location::caller()) {
-            let actor = machine.actor();
-            machine.hosts[self.host].flush(actor, lines);
+            machine.flush(self.host, lines);
         }
     }
 
@@ -177,15 +173,23 @@ impl Fabric for SimulatedHost {
         if let Some(mut machine) = self.begin(SiteOp::Fence, None, Location::caller()) {
             let actor = machine.actor();
             let lines = machine.hosts[self.host].take_flushes(actor);
-            self.each_line(machine, lines, Host::complete_flush);
+            self.each_line(machine, lines, Machine::complete_flushes);
         }
     }
 
     #[track_caller]
     fn read_back(&self, lines: LineRange) {
         if let Some(machine) = self.begin(SiteOp::ReadBack, Some(lines), Location::caller()) {
-            self.each_line(machine, lines.iter().collect(), Host::read_back);
+            self.each_line(machine, lines.iter().collect(), Machine::read_back);
         }
+    }
+
+    fn is_cut_off(&self) -> bool {
+        self.rack.lock().is_cut_off()
+    }
+
+    fn faults(&self) -> u64 {
+        u64::from(self.is_cut_off())
     }
 }
 

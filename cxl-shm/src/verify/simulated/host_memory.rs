@@ -19,7 +19,8 @@ pub struct SimulatedHostMemory {
 }
 
 impl SimulatedHostMemory {
-    /// Carries out `act` on word `index`; `None` for a task that has crashed.
+    /// Carries out `act` on word `index`; `None` for a task that has crashed, and for a process that is
+    /// cut off from its host (FAULT-F4).
     fn on_word<T>(
         &self,
         index: usize,
@@ -27,7 +28,8 @@ impl SimulatedHostMemory {
         act: impl FnOnce(&mut u64) -> T,
     ) -> Option<T> {
         assert!(index < self.words, "word {index} is outside the {} words of the host", self.words);
-        let mut machine = self.rack.enter(self.host, None)?;
+        let mut machine =
+            self.rack.enter(self.host, None).filter(|machine| !machine.is_cut_off())?;
         let word = &mut machine.hosts[self.host].memory[index];
         let result = act(word);
         let value = *word;
@@ -54,7 +56,9 @@ impl HostMemory for SimulatedHostMemory {
     fn clear(&self) {
         let (head, rest) = (self.words.min(CLEARED_ONE_BY_ONE), self.words);
         (0..head).for_each(|index| self.store(index, 0));
-        if let Some(mut machine) = self.rack.enter(self.host, None) {
+        if let Some(mut machine) = self.rack.enter(self.host, None)
+            && !machine.is_cut_off()
+        {
             machine.hosts[self.host].memory[head..rest].fill(0);
             machine.note(self.host, EventKind::MemoryStore, head as u64, 0);
         }
@@ -64,17 +68,22 @@ impl HostMemory for SimulatedHostMemory {
         let exchange = |word: &mut u64| {
             if *word == current { Ok(std::mem::replace(word, new)) } else { Err(*word) }
         };
-        // The dead succeed at doing nothing, so that no destructor tries for ever.
+        // The dead succeed at doing nothing, so that no destructor tries for ever. So do those that are
+        // cut off, as on real memory.
         self.on_word(index, EventKind::MemoryExchange, exchange).unwrap_or(Ok(current))
     }
 
     fn count(&self, index: usize, value: u64) {
-        let word = &mut self.rack.lock().hosts[self.host].memory[index];
-        *word = word.wrapping_add(value);
+        let mut machine = self.rack.lock();
+        if !machine.is_cut_off() {
+            let word = &mut machine.hosts[self.host].memory[index];
+            *word = word.wrapping_add(value);
+        }
     }
 
     fn counted(&self, index: usize) -> u64 {
-        self.rack.lock().hosts[self.host].memory[index]
+        let machine = self.rack.lock();
+        if machine.is_cut_off() { 0 } else { machine.hosts[self.host].memory[index] }
     }
 }
 

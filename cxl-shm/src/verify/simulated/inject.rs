@@ -1,7 +1,7 @@
 //! What a test does to a rack.
 
 use super::machine::Machine;
-use super::{SimulatedRack, Site, schedule};
+use super::{FailedLine, SimulatedRack, Site, schedule};
 use crate::units::{LineOffset, LineRange};
 
 impl SimulatedRack {
@@ -61,6 +61,37 @@ impl SimulatedRack {
     pub fn poison(&self, line: LineOffset) {
         self.check_lines(LineRange::one(line));
         self.lock().device.poison(line);
+    }
+
+    /// From now on the device cannot read this line of metadata. A process that asks for it, and does
+    /// not find it in the caches of its host, is cut off (FAULT-F4): it sees zeros and its own stores
+    /// in place of all of the memory and of its host's DRAM, and everybody else sees a process that
+    /// died at this moment. In a schedule the observer of crashes is told so.
+    ///
+    /// # Panics
+    /// When the line is outside the memory.
+    pub fn fail(&self, line: LineOffset, how: FailedLine) {
+        self.check_lines(LineRange::one(line));
+        self.lock().device.fail(line, how);
+    }
+
+    /// From now on a process that meets a line which cannot be read sees zeros in place of its page
+    /// alone, and goes on: a program without FAULT-F4, which a test has to notice.
+    pub fn go_on_after_failures(&self) {
+        self.lock().failed.go_on();
+    }
+
+    /// From now on the DMA engines of a process that was cut off reach the device still, as a GPU does
+    /// that has the pages of the pool registered. Otherwise they are its processors.
+    pub fn let_engines_go_on(&self) {
+        self.lock().failed.let_engines_go_on();
+    }
+
+    /// The calling process maps the memory anew, as one that starts does: it is not cut off any more.
+    pub fn map_anew(&self) {
+        let mut machine = self.lock();
+        let actor = machine.actor();
+        machine.failed.map_anew(actor);
     }
 
     /// Flips bit `bit` of the byte at `byte_offset` on the device. Cached copies stay.

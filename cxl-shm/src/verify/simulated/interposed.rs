@@ -144,6 +144,14 @@ impl<I: Interposer> Fabric for Interposed<I> {
         self.interposer.before(Access::ReadBack(lines));
         self.host.read_back(lines);
     }
+
+    fn is_cut_off(&self) -> bool {
+        self.host.is_cut_off()
+    }
+
+    fn faults(&self) -> u64 {
+        self.host.faults()
+    }
 }
 
 impl<I> fmt::Debug for Interposed<I> {

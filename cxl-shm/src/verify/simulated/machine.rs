@@ -3,6 +3,7 @@
 use super::actor::Actor;
 use super::cache::Host;
 use super::device::Device;
+use super::failed_memory::FailedMemory;
 use super::misbehaviour::Misbehaviour;
 use super::schedule::Run;
 use super::sites::Sites;
@@ -17,6 +18,7 @@ const CLOCK_OFFSET_MS_MAX: u64 = 1_000_000;
 #[derive(Debug)]
 pub(super) struct Machine {
     pub(super) device: Device,
+    pub(super) failed: FailedMemory,
     pub(super) hosts: Vec<Host>,
     pub(super) sites: Sites,
     pub(super) trace: Trace,
@@ -43,6 +45,7 @@ impl Machine {
             (0..settings.hosts).map(|_| random.below(CLOCK_OFFSET_MS_MAX)).collect();
         Self {
             device,
+            failed: FailedMemory::default(),
             hosts: (0..settings.hosts).map(|_| Host::new(settings.posted_writes)).collect(),
             sites: Sites::default(),
             trace: Trace::default(),
@@ -73,10 +76,16 @@ impl Machine {
     }
 
     pub(super) fn load(&mut self, host: usize, at: WordOffset) -> u64 {
+        if self.is_replaced(host, at.line()) {
+            return self.replacement(at.line())[at.index_in_line()];
+        }
         self.hosts[host].load(&mut self.device, at)
     }
 
     pub(super) fn load_line(&mut self, host: usize, line: LineOffset) -> &LineWords {
+        if self.is_replaced(host, line) {
+            return self.replacement(line);
+        }
         self.hosts[host].load_line(&mut self.device, line)
     }
 
@@ -92,6 +101,10 @@ impl Machine {
         first: usize,
         words: &[u64],
     ) {
+        if self.is_replaced(host, line) {
+            self.replacement(line)[first..first + words.len()].copy_from_slice(words);
+            return;
+        }
         let actor = self.actor();
         self.check_single_writer(host, line);
         self.hosts[host].store_words(&mut self.device, actor, line, first, words);
@@ -108,8 +121,19 @@ impl Machine {
         }
     }
 
+    /// Completes flushes of `lines` of `host`.
+    pub(super) fn complete_flushes(&mut self, host: usize, lines: Vec<LineOffset>) {
+        self.let_go(host, lines, Host::complete_flush);
+    }
+
+    /// Loads of `lines` of `host` that are only made to be answered by the device.
+    pub(super) fn read_back(&mut self, host: usize, mut lines: Vec<LineOffset>) {
+        lines.retain(|line| !self.is_replaced(host, *line));
+        self.let_go(host, lines, Host::read_back);
+    }
+
     /// Calls `act`, which lets go of a line, for each of `lines` of `host`.
-    pub(super) fn let_go(
+    fn let_go(
         &mut self,
         host: usize,
         lines: Vec<LineOffset>,
@@ -140,6 +164,7 @@ impl Machine {
     /// The caches and the DRAM of a host are lost. What its tasks do is for the schedule to say.
     pub(super) fn lose_host(&mut self, host: usize) {
         self.note(host, EventKind::HostCrash, 0, 0);
+        self.failed.forget_pages(host);
         self.hosts[host].crash(&mut self.device, &mut self.random);
     }
 

@@ -24,7 +24,9 @@
 //!   flushes complete or not.
 //! - **Pauses** of a host or a process for any time, while its cache continues misbehaving.
 //! - **Time** that advances while nobody runs, and clocks that start anywhere.
-//! - **Poisoned lines** and **flipped bits** on the device.
+//! - **Poisoned lines** and **flipped bits** on the device. Payload reads as garbage
+//!   ([`SimulatedRack::poison`]). Metadata cuts the process off that asks for it, as the handler of
+//!   SIGBUS does ([`SimulatedRack::fail`]).
 //!
 //! # Faults that are not modelled, and why
 //!
@@ -34,8 +36,8 @@
 //! - **Misdirected writes.** No such device is known. What one would leave behind fails the seal
 //!   of the line, which covers the offset; flipped bits test the seal.
 //! - **Loss of the device.** The memory is volatile: what is left is to format it again.
-//! - **Machine checks.** A poisoned line reads as garbage here. Where the hardware stops the
-//!   program instead, that is a process crash.
+//! - **Machine checks of payload.** A poisoned line of payload reads as garbage here. Real memory
+//!   errors are in `tests/memory_faults.rs` of several crates.
 //! - **Devices that snoop** (back-invalidation). They only do more than what is assumed.
 //! - **A DMA engine that outlives its process.** Drivers stop engines when their process ends.
 //!   A test that wants this runs the transfer in a task of its own.
@@ -46,6 +48,7 @@ mod cache;
 mod clock;
 mod device;
 mod dma;
+mod failed_memory;
 mod host;
 mod host_memory;
 mod inject;
@@ -67,6 +70,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 pub use clock::SimulatedClock;
 pub use device::DeviceImage;
 pub use dma::DmaCache;
+pub use failed_memory::{CutOff, FailedLine};
 pub use host::SimulatedHost;
 pub use host_memory::SimulatedHostMemory;
 pub use interposed::{Access, Interposed, Interposer};

@@ -2,7 +2,7 @@
 
 use super::device::bytes_of;
 use super::dma::Piece;
-use super::{DeviceImage, Event, SimulatedRack, Site};
+use super::{CutOff, DeviceImage, Event, SimulatedRack, Site};
 use crate::units::{Extent, LineOffset, LineRange, WordOffset};
 
 impl SimulatedRack {
@@ -58,6 +58,12 @@ impl SimulatedRack {
     #[must_use]
     pub fn conflicts(&self) -> Vec<LineOffset> {
         self.lock().conflicts.clone()
+    }
+
+    /// The processes that met a line which cannot be read, in order.
+    #[must_use]
+    pub fn cut_offs(&self) -> Vec<CutOff> {
+        self.lock().failed.cut_offs().to_vec()
     }
 
     /// Places where something was flushed or fenced so far, suppressed ones included, in order.

@@ -43,6 +43,8 @@ pub enum EventKind {
     Pause,
     /// Time advanced while nobody did anything.
     TimeJump,
+    /// A process touched metadata that the device cannot read.
+    MemoryFailed,
 }
 
 impl EventKind {
@@ -60,6 +62,7 @@ impl EventKind {
                 | Self::ProcessCrash
                 | Self::Pause
                 | Self::TimeJump
+                | Self::MemoryFailed
         )
     }
 }

@@ -66,7 +66,7 @@ pub enum Crash {
         /// Which.
         host: usize,
     },
-    /// A single process died.
+    /// A single process died, or was cut off (FAULT-F4): that is the same to all others.
     Process {
         /// Its host, which lives on.
         host: usize,
@@ -204,6 +204,13 @@ impl Machine {
                 self.note(0, EventKind::TimeJump, 0, ns);
             }
         }
+    }
+
+    /// A task goes on, cut off (FAULT-F4). To all others it died.
+    pub(in super::super) fn tell_cut_off(&mut self, host: usize, index: usize) {
+        let run = self.run_mut();
+        let task = run.tasks[index].name.clone();
+        run.untold.push(Crash::Process { host, task });
     }
 
     /// A task and all it had in flight are gone.

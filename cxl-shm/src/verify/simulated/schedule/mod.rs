@@ -20,8 +20,8 @@ use std::sync::PoisonError;
 use std::time::Duration;
 
 pub use faults::{Crash, Faults};
-pub use point::crash_this_process;
 pub(super) use point::{Point, crash_host, point};
+pub use point::{crash_this_process, host_if_cut_off};
 pub use report::{Outcome, Report, ScheduleError, ScheduleFailure, TaskReport};
 pub(super) use run::Run;
 

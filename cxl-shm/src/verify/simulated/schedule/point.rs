@@ -2,8 +2,8 @@
 
 use std::sync::MutexGuard;
 
-use super::super::SimulatedRack;
 use super::super::machine::Machine;
+use super::super::{SimulatedHost, SimulatedRack};
 use super::run::Decision;
 use super::task::{self, End};
 
@@ -79,6 +79,17 @@ pub fn crash_this_process() -> ! {
     machine.crash_task(index);
     drop(tell_crashes(&rack, machine));
     current.die()
+}
+
+/// The host of the process that the calling task is, if the process was cut off (FAULT-F4). `None`
+/// outside a task.
+#[must_use]
+pub fn host_if_cut_off() -> Option<SimulatedHost> {
+    let (rack, index) = task::current_anywhere()?;
+    let mut machine = rack.lock();
+    let host = machine.is_cut_off().then(|| machine.run_mut().tasks[index].host);
+    drop(machine);
+    host.map(|host| rack.host(host))
 }
 
 /// Ends one life of a task and draws the task that has the baton next. Says whether the task is to

@@ -250,6 +250,8 @@ impl Machine {
     /// Ends one life of a task; says whether it is to live again.
     pub(super) fn end_life(&mut self, index: usize, end: End, again: bool) -> bool {
         let now_ns = self.now_ns;
+        let actor = self.run_mut().actor(index);
+        self.failed.map_anew(actor);
         let run = self.run_mut();
         let delay = Stall {
             until_ns: now_ns + run.random.magnitude(RESTART_MAX.until_ns),
