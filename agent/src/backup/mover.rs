@@ -315,7 +315,7 @@ impl<'a> Mover<'a> {
                 self.clears.drained(&silent);
             }
             Due::Sweep(clears) => {
-                cache.clear_own_blocks(clock, |tag| clears.has(tag));
+                cache.clear_own_blocks(clock, |tag| clears.has(tag))?;
                 crash::reach(CrashPoint::ClearSwept);
             }
             Due::Withdraw(keys) => _ = self.announcer.withdraw(cache, &keys)?,

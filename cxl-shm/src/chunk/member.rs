@@ -4,6 +4,7 @@ use super::table::{AllocateError, ChunkError};
 use crate::chunk::demand;
 use crate::clock::Clock;
 use crate::fabric::OwnedArea;
+use crate::lock::LockError;
 use crate::node::{Backend, Member};
 use crate::units::{ChunkId, NodeId};
 
@@ -20,7 +21,10 @@ impl<B: Backend> Member<B> {
         timeout_ms: u64,
         purpose: u64,
     ) -> Result<ChunkId, AllocateError> {
-        super::table::allocate(self, clock, timeout_ms, purpose)
+        let chunk = super::table::allocate(self, clock, timeout_ms, purpose);
+        // FAULT-F7.
+        self.check_reads().map_err(LockError::from)?;
+        chunk
     }
 
     /// Gives a chunk of this node back to the region. Nothing in it may be in use.
@@ -33,7 +37,10 @@ impl<B: Backend> Member<B> {
         timeout_ms: u64,
         chunk: ChunkId,
     ) -> Result<(), ChunkError> {
-        super::table::free(self, clock, timeout_ms, chunk)
+        let freed = super::table::free(self, clock, timeout_ms, chunk);
+        // FAULT-F7.
+        self.check_reads().map_err(LockError::from)?;
+        freed
     }
 
     /// The chunks of this node and what it uses them for, freshly read from the chunk table.
@@ -62,7 +69,10 @@ impl<B: Backend> Member<B> {
         timeout_ms: u64,
         purpose: u64,
     ) -> Result<ChunkId, AllocateError> {
-        demand::request(self, clock, timeout_ms, purpose)
+        let chunk = demand::request(self, clock, timeout_ms, purpose);
+        // FAULT-F7.
+        self.check_reads().map_err(LockError::from)?;
+        chunk
     }
 
     /// How many chunks other nodes ask for at this moment, for layers that have some to give.

@@ -21,6 +21,11 @@
 //!   What is metadata is not known before the superblock was read: until then everything is.
 //! - **FAULT-F6** When the system refuses the replacement, the fault goes to the handler that was
 //!   there before, which ends the process.
+//! - **FAULT-F7** A process that is cut off still acts outside of the region: it tells its caller
+//!   something, has a host fenced, writes to a drive. So a call whose end others rely on looks after
+//!   its last read whether the process is cut off, and then says that instead. Such calls acquire a
+//!   lock or a chunk, reserve or publish a block, issue a directive or say who has answered it, clear
+//!   blocks for an agent, or have a host fenced.
 #![expect(clippy::disallowed_types, reason = "words that a signal handler reads and writes")]
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};

@@ -121,6 +121,11 @@ impl<'m, B: Backend> Deaths<'m, B> {
             PendingCase::Recovering(recovery) => !recovery.is_finished(),
             PendingCase::Over => false,
         });
+        // FAULT-F7: none of it may have happened.
+        if self.member.check_reads().is_err() {
+            self.cases.clear();
+            events.clear();
+        }
         events
     }
 

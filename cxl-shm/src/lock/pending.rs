@@ -145,9 +145,17 @@ impl<'m, B: Backend> PendingLock<'m, B> {
     }
 
     fn step(&mut self, thorough: bool) -> Result<Option<SharedGuard<'m, B>>, LockError> {
-        let (member, lock) = (self.member, self.lock);
+        let member = self.member;
         // A node that was declared dead takes no more locks.
         member.check_member()?;
+        let outcome = self.look(thorough);
+        // FAULT-F7: nobody else may have wanted it, or nobody else was seen.
+        member.check_reads()?;
+        outcome
+    }
+
+    fn look(&mut self, thorough: bool) -> Result<Option<SharedGuard<'m, B>>, LockError> {
+        let (member, lock) = (self.member, self.lock);
         let (handle, fabric) = (member.node_handle(), member.fabric());
         match &mut self.stage {
             Stage::Queued(place, before) => {

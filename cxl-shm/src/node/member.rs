@@ -259,6 +259,15 @@ impl<B: Backend> Member<B> {
         }
     }
 
+    /// As [`Self::check_member`], after reads: whether they read the region at all (FAULT-F7). A word of
+    /// the process. What else ends a membership is found before the next operation.
+    ///
+    /// # Errors
+    /// [`MembershipLost`]: nothing that was read counts.
+    pub fn check_reads(&self) -> Result<(), MembershipLost> {
+        if self.fabric.is_cut_off() { self.check_member() } else { Ok(()) }
+    }
+
     /// Whether an operator has confirmed that life `incarnation` of `node` is over.
     pub(crate) fn is_confirmed_off(&self, node: NodeId, incarnation: Incarnation) -> bool {
         self.handle.tier().is_confirmed_off(node, incarnation)

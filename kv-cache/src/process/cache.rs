@@ -156,6 +156,15 @@ impl<'m, B: Backend> Cache<'m, B> {
         self.member.check_member().inspect_err(|lost| self.process_state.note_loss(*lost))
     }
 
+    /// As [`check_member`](Self::check_member), after reads: whether they read the region at all
+    /// (FAULT-F7).
+    ///
+    /// # Errors
+    /// [`MembershipLost`]: nothing that was read counts.
+    pub(crate) fn check_reads(&self) -> Result<(), MembershipLost> {
+        self.member.check_reads().inspect_err(|lost| self.process_state.note_loss(*lost))
+    }
+
     /// Sizes of the cache's metadata.
     #[must_use]
     pub fn geometry(&self) -> CacheGeometry {

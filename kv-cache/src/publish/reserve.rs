@@ -147,7 +147,11 @@ impl<B: Backend> Cache<'_, B> {
         }
         let outrun = || Reservation::Refused(Refusal::Outrun);
         let outcomes = pending.into_iter().map(|entry| entry.outcome.unwrap_or_else(outrun));
-        let outcomes: Vec<_> = outcomes.collect();
+        let mut outcomes: Vec<_> = outcomes.collect();
+        // FAULT-F7: a GPU reaches payload that another process of this host has by now.
+        if let Err(lost) = self.check_reads() {
+            outcomes.fill_with(|| Reservation::Refused(lost.into()));
+        }
         self.count(|metrics| {
             for outcome in &outcomes {
                 match outcome {

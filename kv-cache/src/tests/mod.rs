@@ -10,6 +10,7 @@ mod drives;
 mod elsewhere;
 mod evict;
 mod exchange;
+mod failed_memory;
 mod figures;
 mod foreign;
 mod give_back;

@@ -18,6 +18,7 @@ use std::collections::BTreeSet;
 
 use cxl_shm::clock::Clock;
 use cxl_shm::fabric::refresh_all;
+use cxl_shm::host::MembershipLost;
 use cxl_shm::node::Backend;
 use cxl_shm::units::NodeId;
 
@@ -128,18 +129,25 @@ impl<B: Backend> Cache<'_, B> {
         if !all && tags.is_empty() {
             return 0;
         }
-        self.clear_own_blocks(clock, |tag| all || tags.contains(&tag))
+        // Whose memory failed answers nobody.
+        self.clear_own_blocks(clock, |tag| all || tags.contains(&tag)).unwrap_or(0)
     }
 
     /// Removes the complete blocks of this node that count for a namespace that `is_wanted`, held or
     /// not, and returns how many. For an agent, which has restored some of them.
+    ///
+    /// # Errors
+    /// [`MembershipLost`], when the memory failed: blocks may be left.
     pub fn clear_own_blocks(
         &self,
         clock: &impl Clock,
         is_wanted: impl Fn(NamespaceTag) -> bool,
-    ) -> u64 {
+    ) -> Result<u64, MembershipLost> {
         let handles = self.own_blocks(clock, |block| is_wanted(block.namespace));
-        handles.chunks(BATCH).map(|batch| self.retire(clock, batch)).sum()
+        let removed = handles.chunks(BATCH).map(|batch| self.retire(clock, batch)).sum();
+        // FAULT-F7: the agent notes on its drives that the clear is carried out.
+        self.check_reads()?;
+        Ok(removed)
     }
 
     /// The blocks of this node that are `wanted`. Lines that cannot be read are read again under the

@@ -159,6 +159,8 @@ impl<B: Backend> Cache<'_, B> {
         left.extend(waiting);
         left.sort_unstable();
         left.dedup();
+        // FAULT-F7: a node of zeros never joined, and need not answer.
+        self.check_reads()?;
         Ok(left)
     }
 
@@ -178,7 +180,10 @@ impl<B: Backend> Cache<'_, B> {
             let said = drives.of(*node);
             said.has_agent(fabric) && said.cleared(me).cached(fabric) < clearing.number
         };
-        Ok(drives.nodes().filter(may_have_some).collect())
+        let left = drives.nodes().filter(may_have_some).collect();
+        // FAULT-F7: a node of zeros has no agent.
+        self.check_reads()?;
+        Ok(left)
     }
 
     /// Which drives of a node owe a clear, by their places in the settings of its agent, the first

@@ -49,7 +49,7 @@ impl<B: Backend> Cache<'_, B> {
         // of lock managers alone, have nothing to clear and nothing to pin.
         let unanswered = self.waiting_for_line(count.saturating_add(1)).into_iter();
         let idle: Vec<_> = unanswered.filter(|node| !self.has_blocks(*node)).collect();
-        self.locked(clock, |heap| {
+        let issued = self.locked(clock, |heap| {
             let first = heap.directives.count.own(heap.fabric()).saturating_add(1);
             let mut number = first;
             loop {
@@ -77,7 +77,10 @@ impl<B: Backend> Cache<'_, B> {
                 self.write(heap, number, directive);
                 return Ok(number);
             }
-        })
+        });
+        // FAULT-F7: nobody sees what was written.
+        self.check_reads()?;
+        issued
     }
 
     /// Writes directive number `number`, which follows the last one.

@@ -66,6 +66,8 @@ impl<B: Backend> Cache<'_, B> {
         if !waiting.is_empty() {
             self.locked(clock, |heap| self.mend_directives(heap));
         }
+        // FAULT-F7: a node of zeros never joined, and need not answer.
+        self.check_reads()?;
         Ok(waiting)
     }
 

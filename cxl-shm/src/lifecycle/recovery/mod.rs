@@ -204,6 +204,10 @@ impl<'m, B: Backend> Recovery<'m, B> {
         let is_off = |incarnation| member.is_confirmed_off(self.victim, incarnation);
         let fenced = [self.case.incarnation, slot.incarnation].into_iter().any(is_off)
             || recoveries_of(layout, fabric, self.victim).iter().any(fenced_before);
+        // FAULT-F7: no host is fenced, nor named, by zeros.
+        if member.check_reads().is_err() {
+            return None;
+        }
         let state = if fenced { FenceState::Fenced } else { fence.poll(&order, now_ms) };
         match state {
             FenceState::Fenced => self.reach(member, RecoveryStep::Fenced),

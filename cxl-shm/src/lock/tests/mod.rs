@@ -3,6 +3,7 @@
 
 mod dead_holders;
 mod dead_waiters;
+mod failed_memory;
 mod figures;
 mod lost_while_flushing;
 mod silence;

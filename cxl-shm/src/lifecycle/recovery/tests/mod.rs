@@ -2,6 +2,7 @@
 
 mod adopting;
 mod during_admission;
+mod failed_memory;
 mod giving_up;
 mod half_written;
 mod pausing;
