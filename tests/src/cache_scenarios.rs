@@ -11,7 +11,7 @@ use rackline::dma::SimulatedDma;
 use rackline::session::SessionCore;
 use rackline::{NewBlock, SessionOptions};
 
-use crate::rack::{Cluster, Mutant, Processes, lock_protocol, run};
+use crate::rack::{Cluster, Mutant, Processes, failed, lock_protocol, run};
 
 /// A session on a simulated rack.
 pub(crate) type RackSession<'a> =
@@ -119,11 +119,11 @@ pub(crate) fn fetch_or_compute(
     hashes: &[BlockHash],
     name: &str,
 ) -> usize {
-    let found = session.lookup(hashes).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let found = session.lookup(hashes).unwrap_or_else(|error| failed(name, &error));
     let mut bytes = vec![vec![0; BLOCK_BYTES]; found.blocks().len()];
     let parts = bytes.iter_mut().map(|bytes| vec![bytes.as_mut_slice()]).collect();
     let report = session.fetch(found.blocks(), parts);
-    let valid = report.unwrap_or_else(|error| panic!("{name}: {error}")).valid_blocks();
+    let valid = report.unwrap_or_else(|error| failed(name, &error)).valid_blocks();
     for (hash, bytes) in hashes.iter().zip(&bytes[..valid]) {
         assert!(*bytes == payload(hash), "{name}: wrong bytes were accepted");
     }
@@ -143,7 +143,7 @@ pub(crate) fn publish_behind(
     let parts = computed.iter().map(|bytes| [bytes.as_slice()]);
     let depth = u32::try_from(valid).unwrap_or(u32::MAX);
     let blocks = NewBlock::chain(depth, hashes[valid..].iter().copied(), parts);
-    let _ = session.publish(&blocks).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let _ = session.publish(&blocks).unwrap_or_else(|error| failed(name, &error));
 }
 
 pub(crate) fn with_staff(mut schedule: Schedule, cluster: &Cluster, hosts: usize) -> Schedule {

@@ -22,8 +22,9 @@ use rackline::{Prefetch, RestoreOptions};
 use crate::cache_scenarios::{
     BLOCK_BYTES, RackSession, dma_cache, options, payload, prompt, publish_behind,
 };
+use crate::failing_lines::{LIVES, with_failing_lines};
 use crate::pressure_scenarios::{audit, cluster, schedule};
-use crate::rack::{Cluster, Mutant, Processes, run, wait_ms};
+use crate::rack::{Cluster, Mutant, Processes, end_if_cut_off, failed, run, wait_ms};
 
 /// Prompts of five blocks, which share their first two: twice as many as the pool of two hosts takes.
 const PROMPTS: u32 = 16;
@@ -100,6 +101,8 @@ impl Agent<'_, '_> {
         let blocks = self.drives.with(self.host, |drive| drive.iter().map(announced).collect());
         let blocks: Vec<Announced> = blocks;
         let count = self.announcer.announce(self.cache, &blocks)?;
+        // Of zeros nobody can say how much room they have.
+        end_if_cut_off();
         assert_eq!(count, blocks.len(), "the directory has room for all that a drive has");
         Ok(())
     }
@@ -201,10 +204,10 @@ fn announced(block: &Stored) -> Announced {
 fn run_drive(cluster: &Cluster, drives: &Drives, host: usize, name: &str, seed: u64) {
     let member = cluster.join(host, name);
     let clock = cluster.clock(host);
-    let cache = Cache::attach(&member, &clock).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let cache = Cache::attach(&member, &clock).unwrap_or_else(|error| failed(name, &error));
     let dma = SimulatedDma::new(member.fabric().clone(), dma_cache(seed));
     let ended = own_a_drive(&cache, &clock, dma, drives, host);
-    panic!("{name}: {ended:?}");
+    failed(name, &format!("{ended:?}"));
 }
 
 fn own_a_drive(
@@ -238,23 +241,23 @@ fn fetch(
     let restore = RestoreOptions::new(Duration::from_millis(WAIT_MS));
     // Of some prompts the blocks are asked for ahead, and of some of these not wanted any more.
     if number.is_multiple_of(2) {
-        let failed = |error| -> Prefetch { panic!("{name}: {error}") };
-        let prefetch = session.prefetch(&hashes, restore).unwrap_or_else(failed);
+        let refused = |error| -> Prefetch { failed(name, &error) };
+        let prefetch = session.prefetch(&hashes, restore).unwrap_or_else(refused);
         if number.is_multiple_of(4) {
-            session.cancel_prefetch(&prefetch).unwrap_or_else(|error| panic!("{name}: {error}"));
+            session.cancel_prefetch(&prefetch).unwrap_or_else(|error| failed(name, &error));
         }
     }
     let report = session.lookup_and_restore(&hashes, restore);
-    let report = report.unwrap_or_else(|error| panic!("{name}: {error}"));
+    let report = report.unwrap_or_else(|error| failed(name, &error));
     let blocks = report.held().blocks();
     let mut bytes = vec![vec![0; BLOCK_BYTES]; blocks.len()];
     let parts = bytes.iter_mut().map(|bytes| vec![bytes.as_mut_slice()]).collect();
-    let fetched = session.fetch(&blocks, parts).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let fetched = session.fetch(&blocks, parts).unwrap_or_else(|error| failed(name, &error));
     let valid = fetched.valid_blocks();
     for (hash, bytes) in hashes.iter().zip(&bytes[..valid]) {
         assert!(*bytes == payload(hash), "{name}: wrong bytes were accepted");
     }
-    let under_way = session.poll_prefetches().unwrap_or_else(|error| panic!("{name}: {error}"));
+    let under_way = session.poll_prefetches().unwrap_or_else(|error| failed(name, &error));
     let counted = session.metrics();
     let ended = counted.prefetch_restored_blocks
         + counted.prefetch_late_blocks
@@ -277,7 +280,7 @@ fn with_session<T>(
 ) -> T {
     let member = cluster.join(host, name);
     let clock = cluster.clock(host);
-    let cache = Cache::attach(&member, &clock).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let cache = Cache::attach(&member, &clock).unwrap_or_else(|error| failed(name, &error));
     let dma = SimulatedDma::new(member.fabric().clone(), dma_cache(seed));
     let options = options().with_hold(Duration::from_millis(HOLD_MS_MAX));
     body(&SessionCore::new(&cache, &dma, &clock, options), &cache, &clock)
@@ -461,4 +464,36 @@ pub fn agents_die_beside_requests(mutant: Mutant, seed: u64) {
     audit(&cluster, hosts, mutant, seed);
     everything_comes_back(&cluster, &drives, hosts, seed, steps);
     cluster.check_writers();
+}
+
+/// As [`serve_from_drives`] while lines of the metadata fail (FAULT-F4): no wrong byte is accepted,
+/// every process does its work or is left without the pool, and on a device that fails nowhere every
+/// block that a drive has is found again by all hosts.
+///
+/// # Panics
+/// When that is not so.
+pub fn drives_beside_bad_metadata(mutant: Mutant, seed: u64) {
+    let hosts = mutant.hosts(seed, 2..=3);
+    let cluster = cluster(hosts, seed, mutant, Some(geometry()));
+    let (drives, steps) = (Drives::new(hosts), mutant.steps_max(40_000_000));
+    let mut first = schedule(&cluster, hosts, seed, steps).spare(0).faults(Faults::NONE);
+    first = with_drives(first, &cluster, &drives, hosts, seed);
+    first = with_failing_lines(first, &cluster, seed);
+    for host in 0..hosts {
+        let (cluster, name) = (cluster.clone(), format!("worker {host}"));
+        first = first.restarting(host, name.clone(), move |life| {
+            if life < LIVES {
+                serve(&cluster, host, &name, 1, seed, false);
+            }
+        });
+    }
+    let processes = cluster.processes.clone();
+    run(first.on_crash(move |crash| processes.crashed(crash)));
+    cluster.check_writers();
+    let whole = cluster.on_a_whole_device();
+    audit(&whole, hosts, mutant, seed);
+    if drives.any_key().is_some() {
+        everything_comes_back(&whole, &drives, hosts, seed, steps);
+    }
+    whole.check_writers();
 }

@@ -18,7 +18,7 @@ use crate::rack::{Cluster, Mutant, RackMember, lock_protocol, run, wait_ms};
 pub(crate) const LOCK: LockId = LockId(9);
 /// A second one, which other threads of the same hosts want at the same time.
 const OTHER_LOCK: LockId = LockId(10);
-const LOCKS: [LockId; 2] = [LOCK, OTHER_LOCK];
+pub(crate) const LOCKS: [LockId; 2] = [LOCK, OTHER_LOCK];
 /// A time-out inside the program that no sound run comes to, whatever pauses and crashes there are.
 const NEVER_MS: u64 = 120_000;
 
@@ -35,7 +35,7 @@ pub(crate) fn geometry(nodes: u16) -> Geometry {
     }
 }
 
-fn nodes(hosts: usize) -> u16 {
+pub(crate) fn nodes(hosts: usize) -> u16 {
     u16::try_from(hosts).unwrap_or(u16::MAX)
 }
 
@@ -56,10 +56,10 @@ pub(crate) fn format(settings: Settings, geometry: Geometry, seed: u64, mutant: 
 
 /// Two counters on two lines, updated under one lock and never seen half done.
 #[derive(Debug)]
-struct Pair([WordOffset; 2]);
+pub(crate) struct Pair([WordOffset; 2]);
 
 impl Pair {
-    fn of(member: &RackMember, lock: LockId) -> Self {
+    pub(crate) fn of(member: &RackMember, lock: LockId) -> Self {
         // In a chunk that nobody takes here: the table hands out those of the nodes' parts first.
         let chunk = member.layout().chunk(ChunkId(member.layout().chunks() - 1)).offset();
         let first = chunk + u64::from(lock.0) * 128;
@@ -71,12 +71,12 @@ impl Pair {
     }
 
     /// LOCK-L1, then a read of both.
-    fn read(&self, fabric: &SimulatedHost) -> [u64; 2] {
+    pub(crate) fn read(&self, fabric: &SimulatedHost) -> [u64; 2] {
         fabric.refresh(self.lines());
         self.0.map(|word| fabric.load(word))
     }
 
-    fn write(&self, fabric: &SimulatedHost, value: u64) {
+    pub(crate) fn write(&self, fabric: &SimulatedHost, value: u64) {
         for word in self.0 {
             fabric.store(word, value);
             fabric.publish(LineRange::one(word.line()));

@@ -17,7 +17,8 @@ use rackline::session::SessionCore;
 use crate::cache_scenarios::{
     BLOCK_BYTES, dma_cache, options, payload, prompt, publish_behind, with_staff,
 };
-use crate::rack::{Cluster, Mutant, lock_protocol, run, wait_ms};
+use crate::failing_lines::{LIVES, with_failing_lines};
+use crate::rack::{Cluster, Mutant, end_if_cut_off, failed, lock_protocol, run, wait_ms};
 
 /// Prompts of five blocks, which share their first two: twice as many as there is room for.
 const PROMPTS: u32 = 8;
@@ -77,7 +78,7 @@ pub(crate) fn serve(
 ) {
     let member = cluster.join(host, name);
     let clock = cluster.clock(host);
-    let cache = Cache::attach(&member, &clock).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let cache = Cache::attach(&member, &clock).unwrap_or_else(|error| failed(name, &error));
     let dma = SimulatedDma::new(member.fabric().clone(), dma_cache(seed));
     let options = options().with_hold(Duration::from_millis(HOLD_MS_MAX));
     let session = SessionCore::new(&cache, &dma, &clock, options);
@@ -87,12 +88,11 @@ pub(crate) fn serve(
             let first = u32::try_from(host).unwrap_or(0) * 3 + round;
             let hashes = prompt((first + number) % PROMPTS);
             let held = session.lookup_and_hold(&hashes);
-            let held = held.unwrap_or_else(|error| panic!("{name}: {error}"));
+            let held = held.unwrap_or_else(|error| failed(name, &error));
             let blocks = held.blocks();
             let mut bytes = vec![vec![0; BLOCK_BYTES]; blocks.len()];
             let parts = bytes.iter_mut().map(|bytes| vec![bytes.as_mut_slice()]).collect();
-            let report =
-                session.fetch(&blocks, parts).unwrap_or_else(|error| panic!("{name}: {error}"));
+            let report = session.fetch(&blocks, parts).unwrap_or_else(|error| failed(name, &error));
             let valid = report.valid_blocks();
             for (hash, bytes) in hashes.iter().zip(&bytes[..valid]) {
                 assert!(*bytes == payload(hash), "{name}: wrong bytes were accepted");
@@ -112,10 +112,11 @@ pub(crate) fn serve(
 fn keep_up(cluster: &Cluster, host: usize, name: &str) {
     let member = cluster.join(host, name);
     let clock = cluster.clock(host);
-    let cache = Cache::attach(&member, &clock).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let cache = Cache::attach(&member, &clock).unwrap_or_else(|error| failed(name, &error));
     loop {
         cache.upkeep(&clock, Watermarks::default(), CHUNK_TIMEOUT_MS);
         reclaim_dead_processes(&member, &clock);
+        end_if_cut_off();
         wait_ms(&clock, UPKEEP_MS);
     }
 }
@@ -250,4 +251,29 @@ pub fn share_chunks_through_crashes(mutant: Mutant, seed: u64) {
     let processes = cluster.processes.clone();
     run(schedule.on_crash(move |crash| processes.crashed(crash)));
     audit(&cluster, hosts, mutant, seed);
+}
+
+/// As [`serve_from_too_small_a_pool`] while lines of the metadata fail (FAULT-F4): no wrong byte is
+/// accepted, every process does its work or is left without the pool, and on a device that fails
+/// nowhere nothing is lost of what the others have.
+///
+/// # Panics
+/// When that is not so.
+pub fn share_chunks_beside_bad_metadata(mutant: Mutant, seed: u64) {
+    let hosts = mutant.hosts(seed, 2..=3);
+    let cluster = cluster(hosts, seed, mutant, None);
+    let mut schedule = schedule(&cluster, hosts, seed, mutant.steps_max(20_000_000)).spare(0);
+    schedule = with_failing_lines(schedule.faults(Faults::NONE), &cluster, seed);
+    for (host, number) in (0..hosts).flat_map(|host| [(host, 0), (host, 1)]) {
+        let (cluster, name) = (cluster.clone(), format!("worker {number} of {host}"));
+        schedule = schedule.restarting(host, name.clone(), move |life| {
+            if life < LIVES {
+                serve(&cluster, host, &name, 2, seed, false);
+            }
+        });
+    }
+    let processes = cluster.processes.clone();
+    run(schedule.on_crash(move |crash| processes.crashed(crash)));
+    cluster.check_writers();
+    audit(&cluster.on_a_whole_device(), hosts, mutant, seed);
 }

@@ -4,6 +4,7 @@ use cxl_shm_objects::Objects;
 use std::any::Any;
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
+use std::fmt;
 use std::ops::{Range, RangeInclusive};
 use std::panic::{RefUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,7 +16,7 @@ use cxl_shm::layout::{Geometry, Layout, LockProtocol, Superblock, format_superbl
 use cxl_shm::lifecycle::{ATTEND_BEATS, JoinError, NoFence};
 use cxl_shm::node::Member;
 use cxl_shm::units::{LineRange, NodeId};
-use cxl_shm::verify::simulated::schedule::Crash;
+use cxl_shm::verify::simulated::schedule::{Crash, crash_this_process, host_if_cut_off};
 use cxl_shm::verify::simulated::{
     DeviceImage, Schedule, Settings, SimulatedClock, SimulatedHostMemory, SimulatedRack, Site,
 };
@@ -78,8 +79,13 @@ impl Processes {
         })
     }
 
-    fn unlock_tier(&self, host: usize) {
-        self.with(|registry| registry.joining.remove(&host));
+    fn unlock_tier(&self, host: usize, process: ProcessIdentity) {
+        self.with(|registry| {
+            // A process that was cut off counts as dead, and another may have it by now.
+            if registry.joining.get(&host) == Some(&process) {
+                registry.joining.remove(&host);
+            }
+        });
     }
 }
 
@@ -142,6 +148,9 @@ const BEAT_MS: u64 = 20;
 /// How long a simulated lock manager that nobody asks for anything waits between two rounds.
 const IDLE_MS: u64 = 5;
 
+/// From the end of a simulated process that was cut off to its next life.
+const RESTART_MS: u64 = 2000;
+
 /// Operations that a mutant is given on a rack that is moved by hand: ten times as many as any
 /// sound scenario needs.
 const BY_HAND_MAX: u64 = 1_000_000;
@@ -198,6 +207,15 @@ impl Cluster {
     fn over(rack: SimulatedRack, geometry: Geometry, mutant: Mutant) -> Self {
         adopt(&rack, mutant);
         Self { rack, processes: Processes::default(), geometry, shift: 0 }
+    }
+
+    /// The same region on a rack of its own, whose device holds what this one's does and fails
+    /// nowhere. Nobody lives there.
+    #[must_use]
+    pub fn on_a_whole_device(&self) -> Self {
+        let settings = Settings::sticky(self.rack.hosts(), self.rack.bytes());
+        let rack = SimulatedRack::with_image(settings, &self.rack.image());
+        Self { rack, processes: Processes::default(), ..self.clone() }
     }
 
     /// The same rack, with hosts that lay the region out by `geometry`.
@@ -278,7 +296,7 @@ impl Cluster {
     /// When it is refused.
     #[must_use]
     pub fn join(&self, host: usize, name: &str) -> RackMember {
-        self.try_join(host, name).unwrap_or_else(|error| panic!("{name}: {error}"))
+        self.try_join(host, name).unwrap_or_else(|error| failed(name, &error))
     }
 
     /// Starts process `name` on `host` and asks to join the host's node.
@@ -336,7 +354,7 @@ impl Cluster {
         let node = u16::try_from(node).unwrap_or(u16::MAX);
         let liveness = self.processes.clone();
         let member = Member::join(fabric, memory, node, identity, process, liveness, clock);
-        self.processes.unlock_tier(host);
+        self.processes.unlock_tier(host, process);
         member
     }
 
@@ -353,9 +371,9 @@ impl Cluster {
         let clock = self.clock(host);
         for beat in 0_u64.. {
             if member.beat() && beat.is_multiple_of(ATTEND_BEATS) {
-                let attended = member.attend(&clock);
-                assert!(attended.is_ok(), "{name}: {attended:?}");
+                member.attend(&clock).unwrap_or_else(|error| failed(name, &error));
             }
+            end_if_cut_off();
             wait_ms(&clock, BEAT_MS);
         }
     }
@@ -370,14 +388,33 @@ impl Cluster {
         // Nobody is declared dead, however long he pauses.
         let timeouts = Timeouts { takeover_ms: 500, declare_ms: u64::MAX };
         let role = ManagerRole::new(&member, &clock, timeouts);
-        let mut role = role.unwrap_or_else(|error| panic!("{name}: {error}"));
+        let mut role = role.unwrap_or_else(|error| failed(name, &error));
         let mut tries = 0;
         loop {
             let outcome = role.step(clock.now_ms(), &mut NoFence);
-            let outcome = outcome.unwrap_or_else(|error| panic!("{name}: {error}"));
+            let outcome = outcome.unwrap_or_else(|error| failed(name, &error));
             tries = if outcome.busy { 0 } else { tries + 1 };
             pause_idle(&clock, tries);
         }
+    }
+}
+
+/// A call of process `name` failed that may fail only when the process was cut off from the region
+/// (FAULT-F4). Ends the process, as by a crash.
+///
+/// # Panics
+/// When it was not cut off.
+pub(crate) fn failed(name: &str, error: &dyn fmt::Display) -> ! {
+    end_if_cut_off();
+    panic!("{name}: {error}");
+}
+
+/// Ends the process of the calling task, as by a crash, if it was cut off. Whoever starts it again
+/// waits a little: the next one may meet the same line.
+pub(crate) fn end_if_cut_off() {
+    if let Some(host) = host_if_cut_off() {
+        wait_ms(&host.rack().clock(host.index()), RESTART_MS);
+        crash_this_process();
     }
 }
 

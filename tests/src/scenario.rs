@@ -1,7 +1,9 @@
 //! All scenarios by name: what `prove simulate` and `prove mutate` run.
 
 use crate::cache_scenarios::{flipped_bits_are_misses, serve_through_crashes, serve_together};
-use crate::drive_scenarios::{agents_die_beside_requests, serve_from_drives};
+use crate::drive_scenarios::{
+    agents_die_beside_requests, drives_beside_bad_metadata, serve_from_drives,
+};
 use crate::heap_scenarios::{chunks_on_request, heaps_through_crashes, heaps_without_crashes};
 use crate::lock_fairness::{overtaking_is_bounded, pass_through_crashes};
 use crate::lock_scenarios::{
@@ -11,9 +13,12 @@ use crate::lock_scenarios::{
 use crate::member_scenarios::{
     a_paused_host_is_quarantined, recoverers_die, the_dead_are_replaced, the_dead_return,
 };
+use crate::metadata_scenarios::{locks_beside_bad_metadata, metadata_goes_bad};
 use crate::orphan_scenarios::vacant_nodes_make_room;
 use crate::poison_scenarios::{payload_goes_bad, payload_goes_bad_under_pressure};
-use crate::pressure_scenarios::{serve_from_too_small_a_pool, share_chunks_through_crashes};
+use crate::pressure_scenarios::{
+    serve_from_too_small_a_pool, share_chunks_beside_bad_metadata, share_chunks_through_crashes,
+};
 use crate::rack::Mutant;
 use crate::step_tests::{
     abandoned, admission, bakery, beats, chunks, deaths, deep, formatting, grants, joining,
@@ -60,7 +65,7 @@ pub enum Family {
     Standby,
     /// Bits of the device that flip under the KV cache, on hosts of its own number.
     Damage,
-    /// Lines of the payload that go bad while the KV cache is served.
+    /// Lines of the payload, or of the metadata, that go bad while the KV cache is served.
     Poison,
 }
 
@@ -238,7 +243,9 @@ pub const ALL: &[Scenario] = scenarios! {
     Fairness: overtaking_is_bounded, pass_through_crashes;
     Standby: standby_stands_by;
     Damage: flipped_bits_are_misses;
-    Poison: payload_goes_bad, payload_goes_bad_under_pressure;
+    Poison:
+        payload_goes_bad, payload_goes_bad_under_pressure, metadata_goes_bad,
+        locks_beside_bad_metadata, share_chunks_beside_bad_metadata, drives_beside_bad_metadata;
 };
 
 /// The name of a function without its path.
