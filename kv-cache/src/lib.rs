@@ -69,9 +69,9 @@ pub use format::{
     AgentLine, AgentSeen, AreaLine, BlockState, BlockUse, BlockUses, CacheGeometry,
     DESCRIPTOR_SLOTS_MAX, DESCRIPTOR_SLOTS_MIN, DRIVE_REQUESTS_MAX, DRIVE_SLOTS_MAX, Descriptor,
     DescriptorError, Directive, Drain, DriveGeometry, GeometryError, HOLD_MS_MAX, Handle,
-    IssuedDirective, LOG_ENTRIES_MAX, LOG_ENTRIES_MIN, NodeSummary, PROBE_SLOTS, PeerSegment, Pin,
-    RestoreOutcome, RestoreRequest, SlotContent, SummarySeen, agent_of, area_line, directives_of,
-    held_by, holders_of, segment_of, summary_of,
+    IssuedDirective, LOG_ENTRIES_MAX, LOG_ENTRIES_MIN, NodeSummary, OfDrain, PROBE_SLOTS,
+    PeerSegment, Pin, RestoreOutcome, RestoreRequest, SlotContent, SummarySeen, agent_of,
+    area_line, directives_of, held_by, holders_of, segment_of, summary_of,
 };
 pub use heap::{PERCENT_MAX as PIN_PERCENT_MAX, QUOTAS_MAX, Quota, TooManyQuotas};
 pub use hold::{HOLD_MS, HeldBlock, HoldError};

@@ -70,8 +70,8 @@ fn select(
             let latest_ms = asked_by.entry(*node).or_insert(asked_ms);
             *latest_ms = asked_ms.max(*latest_ms);
             // CLEAR-D11.
-            let is_again = matches!(issued.directive, Some(Directive::Drained(_)));
-            let asked_ms = if is_again { asked_ms } else { *latest_ms };
+            let said = issued.directive.as_ref().and_then(Directive::of_drain);
+            let asked_ms = if said.is_some_and(|it| it.again) { asked_ms } else { *latest_ms };
             let newest = last.entry(subject).or_insert((asked_ms, at));
             *newest = (*newest).max((asked_ms, at));
         }
@@ -85,12 +85,8 @@ fn select(
         if issued.directive.as_ref().is_some_and(|directive| !is_last(at, directive)) {
             continue;
         }
-        let concerns = |node: &NodeId| match issued.directive {
-            Some(
-                Directive::Drain(drain) | Directive::Undrain(drain) | Directive::Drained(drain),
-            ) => *node == drain.node,
-            _ => true,
-        };
+        let said = issued.directive.as_ref().and_then(Directive::of_drain);
+        let concerns = |node: &NodeId| said.is_none_or(|said| *node == said.drain.node);
         let waiting = take_part.iter().filter(|it| concerns(it));
         let waiting = waiting.filter(|node| !issued.answered_by.contains(node));
         let mut status = DirectiveStatus {
@@ -112,9 +108,9 @@ fn select(
             Some(Directive::Drain(Drain { node, .. }) | Directive::Drained(Drain { node, .. })) => {
                 (status.directive, status.drained) = ("drain", Some(node.0));
             }
-            Some(Directive::Undrain(Drain { node, .. })) => {
-                (status.directive, status.drained) = ("undrain", Some(node.0));
-            }
+            Some(
+                Directive::Undrain(Drain { node, .. }) | Directive::NotDrained(Drain { node, .. }),
+            ) => (status.directive, status.drained) = ("undrain", Some(node.0)),
             Some(Directive::Unpin { namespace, .. }) => {
                 status.directive = "unpin";
                 status.namespace = Some(namespace.to_string());
@@ -154,9 +150,10 @@ fn replaced(directive: &Directive) -> Option<(Subject, u64)> {
         Directive::Clear(_) | Directive::ClearPool(_) | Directive::Void => None,
         Directive::Pin(namespace, pin) => Some((of(namespace), pin.asked_ms)),
         Directive::Unpin { namespace, asked_ms } => Some((of(namespace), *asked_ms)),
-        Directive::Drain(drain) | Directive::Undrain(drain) | Directive::Drained(drain) => {
-            Some((Subject::Node(drain.node.0), drain.asked_ms))
-        }
+        Directive::Drain(drain)
+        | Directive::Undrain(drain)
+        | Directive::Drained(drain)
+        | Directive::NotDrained(drain) => Some((Subject::Node(drain.node.0), drain.asked_ms)),
     }
 }
 
@@ -252,6 +249,8 @@ mod tests {
         ];
         assert_eq!(shown(&again, 3000), [("drain", 0), ("undrain", 1)]);
         assert_eq!(shown(&again[..2], 3000), [("drain", 0), ("drain", 0)]);
+        let ended = [again[1].clone(), issued(1, Directive::NotDrained(drain(1, 6)), &[1])];
+        assert_eq!(shown(&ended, 3000), []);
         drained[2] = issued(1, Directive::Undrain(drain(1, 6)), &[]);
         assert_eq!(shown(&drained, 3000), [("drain", 0), ("undrain", 1)]);
         // What cannot be read is shown while somebody waits for it, and void requests never are.

@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! word 0   kind: 1 clear, 2 clear all namespaces, 3 pin, 4 unpin, 5 void; 6 and 7 as 1 and 2, of the
-//!          pool alone; 8 drain, 9 undrain, 10 drained
+//!          pool alone; 8 drain, 9 undrain, 10 drained, 11 not drained
 //! word 1   number
 //! word 2-3 namespace
 //! word 4   of a pin: its length in milliseconds
-//! word 5   of a pin: percent of a node's payload; of drain, undrain and drained: the node
-//! word 6   of pin, unpin, drain, undrain and drained: when a node asked for it, in milliseconds of Unix time
+//! word 5   of a pin: percent of a node's payload; of 8 to 11: the node
+//! word 6   of pin, unpin, and 8 to 11: when a node asked for it, in milliseconds of Unix time
 //! word 7   seal
 //! ```
 //!
@@ -46,6 +46,7 @@ const CLEAR_POOL_ALL: u64 = 7;
 const DRAIN: u64 = 8;
 const UNDRAIN: u64 = 9;
 const DRAINED: u64 = 10;
+const NOT_DRAINED: u64 = 11;
 
 /// Bit of an answer: the directive was refused.
 const REFUSED: u64 = 1 << 63;
@@ -85,6 +86,8 @@ pub enum Directive {
     /// An earlier drain is in force still, and its line was written again: for the node when it joins
     /// anew. Nobody carries it out (CLEAR-D11).
     Drained(Drain),
+    /// The same of the end of a drain that another node asked for.
+    NotDrained(Drain),
     /// Nothing: the line was damaged in memory before all nodes had read it.
     Void,
 }
@@ -111,10 +114,35 @@ impl Directive {
             | Self::Unpin { asked_ms, .. }
             | Self::Drain(Drain { asked_ms, .. })
             | Self::Undrain(Drain { asked_ms, .. })
-            | Self::Drained(Drain { asked_ms, .. }) => *asked_ms,
+            | Self::Drained(Drain { asked_ms, .. })
+            | Self::NotDrained(Drain { asked_ms, .. }) => *asked_ms,
             Self::Clear(_) | Self::ClearPool(_) | Self::Void => 0,
         }
     }
+
+    /// What it says of a drain; `None` when it concerns none.
+    #[must_use]
+    pub fn of_drain(&self) -> Option<OfDrain> {
+        let (drain, drained, again) = match self {
+            Self::Drain(drain) => (*drain, true, false),
+            Self::Undrain(drain) => (*drain, false, false),
+            Self::Drained(drain) => (*drain, true, true),
+            Self::NotDrained(drain) => (*drain, false, true),
+            _ => return None,
+        };
+        Some(OfDrain { drain, drained, again })
+    }
+}
+
+/// What a directive says of a drain.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OfDrain {
+    /// The node, and when that was asked for.
+    pub drain: Drain,
+    /// Whether the node is to be drained.
+    pub drained: bool,
+    /// An earlier directive said so. This one counts by the time of that (CLEAR-D11).
+    pub again: bool,
 }
 
 /// What a node has answered to another.
@@ -176,6 +204,7 @@ impl DirectiveLine {
             Directive::Drain(drain) => Self::of_drain(drain, line(DRAIN, None)),
             Directive::Undrain(drain) => Self::of_drain(drain, line(UNDRAIN, None)),
             Directive::Drained(drain) => Self::of_drain(drain, line(DRAINED, None)),
+            Directive::NotDrained(drain) => Self::of_drain(drain, line(NOT_DRAINED, None)),
             Directive::Void => line(VOID, None),
         }
     }
@@ -209,6 +238,7 @@ impl DirectiveLine {
             DRAIN => self.drain().map(Directive::Drain),
             UNDRAIN => self.drain().map(Directive::Undrain),
             DRAINED => self.drain().map(Directive::Drained),
+            NOT_DRAINED => self.drain().map(Directive::NotDrained),
             VOID => Some(Directive::Void),
             _ => None,
         }
@@ -283,6 +313,7 @@ mod tests {
             Directive::Drain(Drain { node: NodeId(31), asked_ms: 9 }),
             Directive::Undrain(Drain { node: NodeId(0), asked_ms: 10 }),
             Directive::Drained(Drain { node: NodeId(3), asked_ms: 11 }),
+            Directive::NotDrained(Drain { node: NodeId(4), asked_ms: 12 }),
             Directive::Void,
         ] {
             let line = DirectiveLine::new(7, directive);

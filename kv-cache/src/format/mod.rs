@@ -35,7 +35,7 @@ pub(crate) use words::halves;
 
 pub use area_line::{AreaLine, area_line};
 pub use descriptor::{BlockState, Descriptor, DescriptorError, Handle, SlotContent};
-pub use directive::{Directive, Drain, Pin};
+pub use directive::{Directive, Drain, OfDrain, Pin};
 pub use drives::{
     AgentLine, AgentSeen, DRIVE_REQUESTS_MAX, DRIVE_SLOTS_MAX, DriveGeometry, RestoreOutcome,
     RestoreRequest,

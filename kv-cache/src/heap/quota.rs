@@ -148,6 +148,7 @@ impl<W: HostMemory> QuotaTable<W> {
             | Directive::Drain(_)
             | Directive::Undrain(_)
             | Directive::Drained(_)
+            | Directive::NotDrained(_)
             | Directive::Void => {}
         }
         true

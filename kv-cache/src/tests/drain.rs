@@ -6,8 +6,8 @@ use super::*;
 use cxl_shm::units::NodeId;
 
 use crate::identity::Namespace;
-use crate::upkeep::InForce;
-use crate::{Directive, Drain, Pin, Refusal, Watermarks};
+use crate::upkeep::LastAsked;
+use crate::{Directive, Drain, Pin, Refusal, Watermarks, directives_of};
 
 fn drain_of(node: u16, asked_ms: u64) -> Drain {
     Drain { node: NodeId(node), asked_ms }
@@ -165,15 +165,18 @@ fn a_drain_outlives_its_line() {
     on_two_hosts(&rig, |a, b, clock| {
         let (node, asking) = (a.member().node(), b.member().node());
         assert_eq!(b.drain(clock, drain_of(0, 5)), Ok(1));
-        let in_force = |number| Some(InForce { asking, number, drain: drain_of(0, 5) });
+        let in_force = |number| {
+            let drain = drain_of(0, 5);
+            Some(LastAsked { asking, number, drain, drained: true, ends_another: false })
+        };
         clears(a, b, clock, 15);
         assert_eq!(a.drain_in_force(node), in_force(1));
         // What says itself whether the node is drained needs no line of the old drain.
-        assert_eq!(b.drain_without_line(17, &Directive::Clear(None)), Some(drain_of(0, 5)));
-        assert_eq!(b.drain_without_line(17, &Directive::Undrain(drain_of(0, 6))), None);
-        assert_eq!(b.drain_without_line(17, &Directive::Drain(drain_of(0, 6))), None);
-        let other = Directive::Drain(drain_of(1, 6));
-        assert_eq!(b.drain_without_line(17, &other), Some(drain_of(0, 5)));
+        let again = Some(Directive::Drained(drain_of(0, 5)));
+        assert_eq!(b.said_again(17, &Directive::Clear(None)), again);
+        assert_eq!(b.said_again(17, &Directive::Undrain(drain_of(0, 6))), None);
+        assert_eq!(b.said_again(17, &Directive::Drain(drain_of(0, 6))), None);
+        assert_eq!(b.said_again(17, &Directive::Drain(drain_of(1, 6))), again);
         clears(a, b, clock, 1);
         assert_eq!(a.drain_in_force(node), in_force(17), "CLEAR-D11");
         clears(a, b, clock, 100);
@@ -195,11 +198,11 @@ fn a_node_that_saw_the_end_of_a_drain_is_not_drained_by_its_new_line() {
         assert_eq!(b.drain(clock, drain_of(0, 5)), Ok(1));
         clears(a, b, clock, 15);
         // The end comes from another node, and the one that drained has not seen it when it writes anew.
-        let stale = b.drain_without_line(17, &Directive::Clear(None)).unwrap();
+        let stale = b.said_again(17, &Directive::Clear(None)).unwrap();
         assert_eq!(a.undrain(clock, drain_of(0, 7)).map(drop), Ok(()));
         keep_up(a, clock);
         assert!(!refuses(a, clock, 1));
-        assert_eq!(b.issue(clock, Directive::Drained(stale)).map(drop), Ok(()));
+        assert_eq!(b.issue(clock, stale).map(drop), Ok(()));
         assert_eq!(
             b.issue(clock, Directive::Pin(Namespace::default(), pin_of(9))).map(drop),
             Ok(())
@@ -208,6 +211,76 @@ fn a_node_that_saw_the_end_of_a_drain_is_not_drained_by_its_new_line() {
         assert!(!refuses(a, clock, 1), "nobody carries it out");
         assert_eq!(a.drain_in_force(node), None, "it counts by the time of the drain");
     });
+}
+
+/// One node asks for the drain, and another for its end. The first asks for nothing more, so its line
+/// stays, and the other for many things.
+#[test]
+fn the_end_of_a_drain_outlives_its_line() {
+    let rig = Rig::new(3, 64, 64);
+    let (first, second, third) = (rig.join(0), rig.join(1), rig.join(2));
+    let clock = rig.serve(&[&second, &third, &first]);
+    let attach = |member| Cache::attach(member, &clock).unwrap();
+    let (b, c) = (attach(&second), attach(&third));
+    let all_keep_up = |a: &TestCache<'_>| {
+        for cache in [a, &b, &c] {
+            keep_up(cache, &clock);
+        }
+    };
+    let a = attach(&first);
+    b.drain(&clock, drain_of(0, 5)).unwrap();
+    all_keep_up(&a);
+    c.undrain(&clock, drain_of(0, 6)).unwrap();
+    all_keep_up(&a);
+    assert!(!refuses(&a, &clock, 1));
+    for number in 0..40 {
+        c.clear(&clock, None).unwrap();
+        all_keep_up(&a);
+        assert_eq!(a.drain_in_force(NodeId(0)), None, "after {number} more requests");
+    }
+    // The first asks for more, so nobody says any more that the node is drained.
+    let said = || {
+        let (member, fabric) = (a.member(), a.member().fabric());
+        let lines = |asking| {
+            directives_of(fabric, member.superblock(), member.layout(), NodeId(asking)).unwrap()
+        };
+        let said = (0..3).flat_map(lines);
+        said.filter(|it| it.directive.is_some_and(|it| it.of_drain().is_some())).count()
+    };
+    assert_eq!(said(), 2, "the drain and its end");
+    for asking in [&b, &c] {
+        for _ in 0..20 {
+            asking.clear(&clock, None).unwrap();
+            all_keep_up(&a);
+        }
+    }
+    assert_eq!(said(), 0);
+}
+
+/// As before, and the node joins again.
+#[test]
+fn a_node_whose_drain_was_ended_elsewhere_is_not_drained_when_it_joins_again() {
+    let rig = Rig::new(3, 64, 64);
+    let (second, third) = (rig.join(1), rig.join(2));
+    for round in 0..2 {
+        let first = rig.join(0);
+        {
+            let clock = rig.serve(&[&second, &third, &first]);
+            let attach = |member| Cache::attach(member, &clock).unwrap();
+            let (a, b, c) = (attach(&first), attach(&second), attach(&third));
+            if round == 0 {
+                b.drain(&clock, drain_of(0, 5)).unwrap();
+                keep_up(&a, &clock);
+                c.undrain(&clock, drain_of(0, 6)).unwrap();
+                for _ in 0..16 {
+                    let _ = [&a, &b, &c].map(|cache| keep_up(cache, &clock));
+                    c.clear(&clock, None).unwrap();
+                }
+            }
+            assert!(!refuses(&a, &clock, 1), "round {round}");
+        }
+        assert_eq!(first.leave(), LeaveOutcome::NodeLeft);
+    }
 }
 
 #[test]

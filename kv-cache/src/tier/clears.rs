@@ -50,6 +50,7 @@ impl ClearSet {
             | Directive::Drain(_)
             | Directive::Undrain(_)
             | Directive::Drained(_)
+            | Directive::NotDrained(_)
             | Directive::Void => {}
         }
     }

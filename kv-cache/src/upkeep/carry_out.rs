@@ -12,7 +12,9 @@
 //! - **CLEAR-D11** Before the line of a drain in force is written again, the asking node says *drained*
 //!   in a new line, with the time of the drain. Only a node that joins looks at that, so a node that has
 //!   seen a later end of the drain is not drained again. It counts by that time alone: it is no later
-//!   request. One line is left for what is asked: of 16 drains one is forgotten, and the log says so.
+//!   request. The end of a drain stays in the same way, as *not drained*, for as long as another node has
+//!   a line of a drain that it ends. One line is left for what is asked: of 16 drains one is forgotten, and
+//!   the log says so.
 
 use std::collections::BTreeSet;
 
@@ -123,6 +125,7 @@ impl<B: Backend> Cache<'_, B> {
                 | Directive::Drain(_)
                 | Directive::Undrain(_)
                 | Directive::Drained(_)
+                | Directive::NotDrained(_)
                 | Directive::Void => {}
             }
         }

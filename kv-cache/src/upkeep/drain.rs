@@ -30,57 +30,65 @@ impl<B: Backend> Cache<'_, B> {
     }
 
     /// The drain of `node` that is in force; `None` when the last that was asked for is that it
-    /// publishes. Lines that cannot be read are passed over: what is behind them counts (CLEAR-D10).
-    pub(crate) fn drain_in_force(&self, node: NodeId) -> Option<InForce> {
-        let mut last = None;
+    /// publishes.
+    pub(crate) fn drain_in_force(&self, node: NodeId) -> Option<LastAsked> {
+        self.last_asked(node).filter(|last| last.drained)
+    }
+
+    /// What was asked for last of a drain of `node` and its end. Lines that cannot be read are passed
+    /// over: what is behind them counts (CLEAR-D10).
+    fn last_asked(&self, node: NodeId) -> Option<LastAsked> {
+        let mut asked = Vec::new();
         for (asking, count) in self.directive_counts().into_iter().filter(|(_, count)| *count > 0) {
             let mut latest_ms = 0;
             for (number, directive) in self.readable_directives(asking, 0, count).flatten() {
                 // Directives of one node count in their own order, whatever its clock does (CLEAR-D7).
                 latest_ms = directive.asked_ms().max(latest_ms);
-                let (asked_ms, drained) = match directive {
-                    Directive::Drain(drain) if drain.node == node => (latest_ms, true),
-                    Directive::Undrain(drain) if drain.node == node => (latest_ms, false),
-                    // CLEAR-D11.
-                    Directive::Drained(drain) if drain.node == node => (drain.asked_ms, true),
-                    _ => continue,
+                let Some(said) = directive.of_drain().filter(|said| said.drain.node == node) else {
+                    continue;
                 };
-                last = last.max(Some((asked_ms, asking, number, drained)));
+                // CLEAR-D11.
+                let asked_ms = if said.again { said.drain.asked_ms } else { latest_ms };
+                asked.push((asked_ms, asking, number, said.drained));
             }
         }
-        let (asked_ms, asking, number, drained) = last?;
-        drained.then_some(InForce { asking, number, drain: Drain { node, asked_ms } })
+        let (asked_ms, asking, number, drained) = *asked.iter().max()?;
+        let ends_another = !drained && asked.iter().any(|it| it.3 && it.1 != asking);
+        let drain = Drain { node, asked_ms };
+        Some(LastAsked { asking, number, drain, drained, ends_another })
     }
 
-    /// The drain in force that loses its line to directive `number`; `None` when there is no such drain,
-    /// or `directive` says itself whether that node is drained.
-    pub(crate) fn drain_without_line(&self, number: u64, directive: &Directive) -> Option<Drain> {
+    /// What is to be said again because directive `number` overwrites the line that says so. `None` when
+    /// nothing there counts, or `directive` says itself whether that node is drained.
+    pub(crate) fn said_again(&self, number: u64, directive: &Directive) -> Option<Directive> {
         let asking = self.member().node();
         let lost = number.checked_sub(DIRECTIVES).filter(|lost| *lost > 0)?;
         let (_, line) = self.readable_directives(asking, lost - 1, lost).next()??;
-        let (Directive::Drain(Drain { node, .. }) | Directive::Drained(Drain { node, .. })) = line
-        else {
+        let node = line.of_drain()?.drain.node;
+        if directive.of_drain().is_some_and(|said| !said.again && said.drain.node == node) {
             return None;
-        };
-        let is_of_node = |drain: &Drain| drain.node == node;
-        let is_asked_anew = match directive {
-            Directive::Drain(drain) | Directive::Undrain(drain) => is_of_node(drain),
-            _ => false,
-        };
-        let in_force = self.drain_in_force(node).filter(|_| !is_asked_anew)?;
-        ((in_force.asking, in_force.number) == (asking, lost)).then_some(in_force.drain)
+        }
+        let last = self.last_asked(node)?;
+        let LastAsked { drain, drained, ends_another, .. } = last;
+        let counts = (last.asking, last.number) == (asking, lost) && (drained || ends_another);
+        let again = if drained { Directive::Drained } else { Directive::NotDrained };
+        counts.then_some(again(drain))
     }
 }
 
-/// A drain that counts, and the directive that says so.
+/// Whether a node is drained, by what was asked for last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct InForce {
+pub(crate) struct LastAsked {
     /// The node that asked.
     pub(crate) asking: NodeId,
     /// The number of its directive.
     pub(crate) number: u64,
-    /// The drain, with the time that it counts by.
+    /// The drain or its end, with the time that it counts by.
     pub(crate) drain: Drain,
+    /// Whether it is a drain.
+    pub(crate) drained: bool,
+    /// It is the end of a drain that another node has a line of.
+    pub(crate) ends_another: bool,
 }
 
 impl<B: Backend> LockedHeap<'_, B> {

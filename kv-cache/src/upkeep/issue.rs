@@ -6,7 +6,7 @@ use cxl_shm::host::MembershipLost;
 use cxl_shm::node::Backend;
 use cxl_shm::units::NodeId;
 
-use crate::format::{DIRECTIVES, Directive, DirectiveLine, Drain};
+use crate::format::{DIRECTIVES, Directive, DirectiveLine, Drain, OfDrain};
 use crate::heap::{LockedHeap, PERCENT_MAX};
 use crate::process::Cache;
 
@@ -59,19 +59,14 @@ impl<B: Backend> Cache<'_, B> {
                     return Err(DirectiveError::Unanswered { node });
                 }
                 self.mend_directives(heap);
-                match self.drain_without_line(number, &directive) {
+                match self.said_again(number, &directive) {
                     // CLEAR-D11.
-                    Some(drain) if number + 1 < first + DIRECTIVES => {
-                        self.write(heap, number, Directive::Drained(drain));
+                    Some(again) if number + 1 < first + DIRECTIVES => {
+                        self.write(heap, number, again);
                         number += 1;
                         continue;
                     }
-                    Some(Drain { node, .. }) => tracing::warn!(
-                        %node,
-                        "the drain of this node is forgotten at the next start of its host: this node \
-                         asks for {DIRECTIVES} drains already; ask for it again from another node with \
-                         `rackline drain --node`"
-                    ),
+                    Some(again) => warn_of_forgotten(&again),
                     None => {}
                 }
                 self.write(heap, number, directive);
@@ -130,6 +125,16 @@ impl<B: Backend> Cache<'_, B> {
             }
         }
     }
+}
+
+fn warn_of_forgotten(again: &Directive) {
+    let Some(OfDrain { drain: Drain { node, .. }, drained, .. }) = again.of_drain() else { return };
+    let command = if drained { "rackline drain --node" } else { "rackline drain --undo --node" };
+    tracing::warn!(
+        %node, drained,
+        "whether this node is drained is forgotten at the next start of its host: this node asks for \
+         {DIRECTIVES} drains and their ends already; ask for it again from another node with `{command}`"
+    );
 }
 
 /// What is to be said of the line that directive `number` overwrites (CLEAR-D9).

@@ -14,7 +14,7 @@ mod summary;
 mod watermarks;
 
 #[cfg(test)]
-pub(crate) use drain::InForce;
+pub(crate) use drain::LastAsked;
 pub(crate) use give_back::GivenBack;
 
 pub use balance::Upkeep;
