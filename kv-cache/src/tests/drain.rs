@@ -115,7 +115,8 @@ fn a_clock_that_went_back_does_not_leave_a_node_drained() {
     }
 }
 
-/// What two nodes ask for counts in the order of their clocks, when it is seen at once.
+/// What two nodes ask for at once, neither having seen the other's request, counts in the order of their
+/// clocks.
 #[test]
 fn the_last_request_counts() {
     for (drained_ms, ended_ms, drained) in [(5, 6, false), (6, 5, true)] {
@@ -124,10 +125,35 @@ fn the_last_request_counts() {
         let clock = rig.serve(&[&first, &second, &third]);
         let attach = |member| Cache::attach(member, &clock).unwrap();
         let (a, b, c) = (attach(&first), attach(&second), attach(&third));
-        b.undrain(&clock, drain_of(0, ended_ms)).unwrap();
-        c.drain(&clock, drain_of(0, drained_ms)).unwrap();
+        b.issue(&clock, Directive::Undrain(drain_of(0, ended_ms))).unwrap();
+        c.issue(&clock, Directive::Drain(drain_of(0, drained_ms))).unwrap();
         keep_up(&a, &clock);
         assert_eq!(refuses(&a, &clock, 1), drained);
+    }
+}
+
+/// The host that asked for the drain has a clock that is ahead of the one that ends it, an hour later.
+#[test]
+fn a_clock_that_is_ahead_does_not_keep_a_node_drained() {
+    let rig = Rig::new(3, 64, 64);
+    let (second, third) = (rig.join(1), rig.join(2));
+    for round in 0..2 {
+        let first = rig.join(0);
+        {
+            let clock = rig.serve(&[&second, &third, &first]);
+            let attach = |member| Cache::attach(member, &clock).unwrap();
+            let (a, b, c) = (attach(&first), attach(&second), attach(&third));
+            if round == 0 {
+                b.drain(&clock, drain_of(0, u64::MAX / 2)).unwrap();
+                keep_up(&a, &clock);
+                assert!(refuses(&a, &clock, 1));
+                c.undrain(&clock, drain_of(0, 60)).unwrap();
+                keep_up(&a, &clock);
+            }
+            assert!(!refuses(&a, &clock, 1), "round {round}");
+            assert_eq!(c.drain_in_force(NodeId(0)), None, "as `rackline status` has it");
+        }
+        assert_eq!(first.leave(), LeaveOutcome::NodeLeft);
     }
 }
 

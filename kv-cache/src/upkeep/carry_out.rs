@@ -6,8 +6,9 @@
 //! - **CLEAR-D10** A drained node publishes no new blocks of engines, until a node asks for the end of
 //!   that. A word in the host's DRAM says so to all processes of the host, for this life of the node.
 //!   The directive stays in the region: a node that joins again looks for it when it attaches.
-//!   Drains and their ends count in the order of CLEAR-D7. A join passes over lines that it cannot read:
-//!   a drain behind them counts. Blocks come back from drives meanwhile:
+//!   Drains and their ends count in the order of CLEAR-D7. Who asks takes a later time than all that it
+//!   sees asked for of that node, so clocks decide only of requests that were made at once. A join passes
+//!   over lines that it cannot read: a drain behind them counts. Blocks come back from drives meanwhile:
 //!   agents serve others until they stop.
 //! - **CLEAR-D11** Before the line of a drain in force is written again, the asking node says *drained*
 //!   in a new line, with the time of the drain. Only a node that joins looks at that, so a node that has
