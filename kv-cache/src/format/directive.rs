@@ -83,8 +83,8 @@ pub enum Directive {
     Drain(Drain),
     /// Let that node publish again.
     Undrain(Drain),
-    /// An earlier drain is in force still, and its line was written again: for the node when it joins
-    /// anew. Nobody carries it out (CLEAR-D11).
+    /// An earlier drain is in force still, and its line was written again (CLEAR-D11). It counts by the
+    /// time of that drain.
     Drained(Drain),
     /// The same of the end of a drain that another node asked for.
     NotDrained(Drain),

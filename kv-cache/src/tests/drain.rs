@@ -234,7 +234,7 @@ fn a_node_that_saw_the_end_of_a_drain_is_not_drained_by_its_new_line() {
             Ok(())
         );
         keep_up(a, clock);
-        assert!(!refuses(a, clock, 1), "nobody carries it out");
+        assert!(!refuses(a, clock, 1), "it is no later request");
         assert_eq!(a.drain_in_force(node), None, "it counts by the time of the drain");
     });
 }
@@ -307,6 +307,48 @@ fn a_node_whose_drain_was_ended_elsewhere_is_not_drained_when_it_joins_again() {
         }
         assert_eq!(first.leave(), LeaveOutcome::NodeLeft);
     }
+}
+
+/// Two operators at once, neither of whom sees what the other asks for. Whichever the node sees first,
+/// it does what `rackline status` says, and what it would do if it joined now.
+#[test]
+fn a_node_is_drained_exactly_when_it_would_be_if_it_joined_now() {
+    for (first, second) in [(5, 6), (6, 5)] {
+        for ends_first in [false, true] {
+            let rig = Rig::new(3, 64, 64);
+            let (node, others) = (rig.join(0), [rig.join(1), rig.join(2)]);
+            let clock = rig.serve(&[&node, &others[0], &others[1]]);
+            let attach = |member| Cache::attach(member, &clock).unwrap();
+            let (a, b, c) = (attach(&node), attach(&others[0]), attach(&others[1]));
+            let requests = [
+                (&b, Directive::Drain(drain_of(0, first))),
+                (&c, Directive::Undrain(drain_of(0, second))),
+            ];
+            let in_turn = if ends_first { [1, 0] } else { [0, 1] };
+            for (asking, request) in in_turn.map(|at| requests[at]) {
+                asking.issue(&clock, request).unwrap();
+                keep_up(&a, &clock);
+            }
+            assert_eq!(c.drain_in_force(NodeId(0)).is_some(), first > second);
+            assert_eq!(refuses(&a, &clock, 1), first > second, "the end came first: {ends_first}");
+        }
+    }
+}
+
+/// A node without blocks bounds nothing, so the line of the drain is written again before it continues.
+#[test]
+fn a_node_that_was_paused_for_long_is_drained() {
+    let rig = Rig::new(2, 64, 64);
+    on_two_hosts(&rig, |a, b, clock| {
+        b.drain(clock, drain_of(0, 5)).unwrap();
+        for _ in 0..40 {
+            b.clear(clock, None).unwrap();
+            keep_up(b, clock);
+        }
+        assert!(!refuses(a, clock, 1), "it has not seen it");
+        keep_up(a, clock);
+        assert!(refuses(a, clock, 1));
+    });
 }
 
 #[test]

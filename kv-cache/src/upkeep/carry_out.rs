@@ -5,17 +5,17 @@
 //!   order of their numbers. What one process of a host has carried out, no other carries out again.
 //! - **CLEAR-D10** A drained node publishes no new blocks of engines, until a node asks for the end of
 //!   that. A word in the host's DRAM says so to all processes of the host, for this life of the node.
-//!   The directive stays in the region: a node that joins again looks for it when it attaches.
-//!   Drains and their ends count in the order of CLEAR-D7. Who asks takes a later time than all that it
-//!   sees asked for of that node, so clocks decide only of requests that were made at once. A join passes
-//!   over lines that it cannot read: a drain behind them counts. Blocks come back from drives meanwhile:
-//!   agents serve others until they stop.
+//!   The directive stays in the region: a node that joins again looks for it when it attaches. A node that
+//!   sees a new directive about itself decides anew, by all lines that it can read: so it is drained
+//!   exactly when it would be if it joined now. Drains and their ends count in the order of CLEAR-D7. Who
+//!   asks takes a later time than all that it sees asked for of that node, so clocks decide only of
+//!   requests that were made at once. Lines that cannot be read are passed over: a drain behind them
+//!   counts. Blocks come back from drives meanwhile: agents serve others until they stop.
 //! - **CLEAR-D11** Before the line of a drain in force is written again, the asking node says *drained*
-//!   in a new line, with the time of the drain. Only a node that joins looks at that, so a node that has
-//!   seen a later end of the drain is not drained again. It counts by that time alone: it is no later
-//!   request. The end of a drain stays in the same way, as *not drained*, for as long as another node has
-//!   a line of a drain that it ends. One line is left for what is asked: of 16 drains one is forgotten, and
-//!   the log says so.
+//!   in a new line, with the time of the drain. It counts by that time alone and is no later request, so
+//!   a node that has seen a later end of the drain is not drained again. The end of a drain stays in the
+//!   same way, as *not drained*, for as long as another node has a line of a drain that it ends. One line
+//!   is left for what is asked: of 16 drains one is forgotten, and the log says so.
 
 use std::collections::BTreeSet;
 
@@ -37,7 +37,7 @@ pub(crate) struct New {
     /// The last one.
     last: u64,
     /// Number and content of each.
-    directives: Vec<(u64, Directive)>,
+    pub(super) directives: Vec<(u64, Directive)>,
 }
 
 impl<B: Backend> Cache<'_, B> {
@@ -57,7 +57,10 @@ impl<B: Backend> Cache<'_, B> {
             return 0;
         }
         let removed = self.clear_own(clock, &new);
-        let refused = self.locked(clock, |heap| pin_and_answer(heap, &new));
+        let refused = self.locked(clock, |heap| {
+            self.decide_drained(heap, &new);
+            pin_and_answer(heap, &new)
+        });
         if refused > 0 {
             tracing::warn!(
                 refused,
@@ -181,7 +184,7 @@ impl<B: Backend> Cache<'_, B> {
     }
 }
 
-/// Carries out pins, drains and their ends, and answers all nodes. A node that joins, or wakes, sees
+/// Carries out pins and their ends, and answers all nodes. A node that joins, or wakes, sees
 /// those of many nodes at once (CLEAR-D7). Returns how many pins are not set.
 pub(crate) fn pin_and_answer<B: Backend>(heap: &LockedHeap<'_, B>, new: &[New]) -> usize {
     let mut pins = Vec::new();
@@ -198,7 +201,6 @@ pub(crate) fn pin_and_answer<B: Backend>(heap: &LockedHeap<'_, B>, new: &[New]) 
         }
     }
     pins.sort_unstable_by_key(|(asked_ms, asking, number, _)| (*asked_ms, *asking, *number));
-    pins.iter().for_each(|(.., directive)| drain(heap, directive));
     pins.retain(|(.., directive)| !heap.quotas.carry_out(directive));
     for New { asking, last, .. } in new {
         let word = heap.directives.answer(*asking);
@@ -209,20 +211,4 @@ pub(crate) fn pin_and_answer<B: Backend>(heap: &LockedHeap<'_, B>, new: &[New]) 
         }
     }
     pins.len()
-}
-
-/// Ends or begins that this node publishes (CLEAR-D10).
-fn drain<B: Backend>(heap: &LockedHeap<'_, B>, directive: &Directive) {
-    let (node, incarnation) = (heap.node(), heap.member.incarnation());
-    match directive {
-        Directive::Drain(drain) if drain.node == node => {
-            heap.directory.set_drained(incarnation, true);
-            tracing::warn!(%node, "this node is drained: it publishes no new blocks");
-        }
-        Directive::Undrain(drain) if drain.node == node => {
-            heap.directory.set_drained(incarnation, false);
-            tracing::info!(%node, "this node is not drained any more: it publishes blocks again");
-        }
-        _ => {}
-    }
 }

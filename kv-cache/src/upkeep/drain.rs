@@ -4,8 +4,9 @@ use cxl_shm::clock::Clock;
 use cxl_shm::node::Backend;
 use cxl_shm::units::NodeId;
 
+use super::carry_out::New;
 use super::issue::DirectiveError;
-use crate::format::{DIRECTIVES, Directive, Drain};
+use crate::format::{DIRECTIVES, Directive, Drain, OfDrain};
 use crate::heap::LockedHeap;
 use crate::process::Cache;
 
@@ -66,6 +67,16 @@ impl<B: Backend> Cache<'_, B> {
         Some(LastAsked { asking, number, drain, drained, ends_another })
     }
 
+    /// Ends or begins that this node publishes, when one of `new` concerns that (CLEAR-D10).
+    pub(super) fn decide_drained(&self, heap: &LockedHeap<'_, B>, new: &[New]) {
+        let node = heap.node();
+        let mut said = new.iter().flat_map(|new| &new.directives);
+        let concerns = |said: OfDrain| said.drain.node == node;
+        if said.any(|(_, directive)| directive.of_drain().is_some_and(concerns)) {
+            heap.set_drained(self.drain_in_force(node).is_some());
+        }
+    }
+
     /// What is to be said again because directive `number` overwrites the line that says so. `None` when
     /// nothing there counts, or `directive` says itself whether that node is drained.
     pub(crate) fn said_again(&self, number: u64, directive: &Directive) -> Option<Directive> {
@@ -103,13 +114,23 @@ impl<B: Backend> LockedHeap<'_, B> {
     /// Notes whether this node is drained, once in its life: what it answered in an earlier life is not
     /// carried out again otherwise. A process that was faster may know of a later request.
     pub(crate) fn begin_drained(&self, drained: bool) {
-        let incarnation = self.member.incarnation();
-        if self.directory.drained(incarnation).is_none() {
-            self.directory.set_drained(incarnation, drained);
-            if drained {
-                let node = self.node();
+        if self.directory.drained(self.member.incarnation()).is_none() {
+            self.set_drained(drained);
+        }
+    }
+
+    fn set_drained(&self, drained: bool) {
+        let (node, incarnation) = (self.node(), self.member.incarnation());
+        let before = self.directory.drained(incarnation).unwrap_or_default();
+        self.directory.set_drained(incarnation, drained);
+        match (before, drained) {
+            (false, true) => {
                 tracing::warn!(%node, "this node is drained: it publishes no new blocks");
             }
+            (true, false) => {
+                tracing::info!(%node, "this node is not drained any more: it publishes blocks again");
+            }
+            (true, true) | (false, false) => {}
         }
     }
 }
