@@ -2,8 +2,10 @@
 
 use super::clear::keep_up;
 use super::directives::damage;
+use super::give_back::without_manager;
 use super::*;
 use cxl_shm::units::NodeId;
+use cxl_shm::verify::simulated::{Faults, Schedule};
 
 use crate::identity::Namespace;
 use crate::upkeep::LastAsked;
@@ -195,7 +197,7 @@ fn a_drain_outlives_its_line() {
             let drain = drain_of(0, 5);
             Some(LastAsked { asking, number, drain, drained: true, ends_another: false })
         };
-        clears(a, b, clock, 15);
+        clears(a, b, clock, 14);
         assert_eq!(a.drain_in_force(node), in_force(1));
         // What says itself whether the node is drained needs no line of the old drain.
         let again = Some(Directive::Drained(drain_of(0, 5)));
@@ -204,7 +206,7 @@ fn a_drain_outlives_its_line() {
         assert_eq!(b.said_again(17, &Directive::Drain(drain_of(0, 6))), None);
         assert_eq!(b.said_again(17, &Directive::Drain(drain_of(1, 6))), again);
         clears(a, b, clock, 1);
-        assert_eq!(a.drain_in_force(node), in_force(17), "CLEAR-D11");
+        assert_eq!(a.drain_in_force(node), in_force(16), "CLEAR-D11");
         clears(a, b, clock, 100);
         assert_eq!(a.drain_in_force(node).map(|it| it.drain), Some(drain_of(0, 5)));
         assert!(refuses(a, clock, 1));
@@ -222,7 +224,7 @@ fn a_node_that_saw_the_end_of_a_drain_is_not_drained_by_its_new_line() {
     on_two_hosts(&rig, |a, b, clock| {
         let node = a.member().node();
         assert_eq!(b.drain(clock, drain_of(0, 5)), Ok(1));
-        clears(a, b, clock, 15);
+        clears(a, b, clock, 14);
         // The end comes from another node, and the one that drained has not seen it when it writes anew.
         let stale = b.said_again(17, &Directive::Clear(None)).unwrap();
         assert_eq!(a.undrain(clock, drain_of(0, 7)).map(drop), Ok(()));
@@ -351,8 +353,67 @@ fn a_node_that_was_paused_for_long_is_drained() {
     });
 }
 
+/// A process of host 1 asks for something, and dies before operation `step` of that, if one is given. The
+/// node has asked before for a drain of node 0, and `behind` other things. Returns how many operations the
+/// process had.
+fn ask_until(behind: u64, step: Option<u64>) -> u64 {
+    let rig = without_manager(2);
+    let clock = rig.rack.clock(1);
+    let (survivor, dying) = (rig.join(1), rig.join(1));
+    let b = Cache::attach(&survivor, &clock).unwrap();
+    b.drain(&clock, drain_of(0, 5)).unwrap();
+    for _ in 0..behind {
+        b.clear(&clock, None).unwrap();
+        keep_up(&b, &clock);
+    }
+    let is_drained = || b.drain_in_force(NodeId(0)).is_some();
+    assert!(is_drained());
+
+    let lent = Arc::new(Mutex::new(Some(dying)));
+    let identity = {
+        let lent = lent.lock().unwrap();
+        let dying = lent.as_ref().unwrap();
+        dying.processes().into_iter().find(|(slot, _)| *slot == dying.process()).unwrap().1
+    };
+    let deaths = rig.deaths.clone();
+    let task = {
+        let (lent, clock) = (Arc::clone(&lent), rig.rack.clock(1));
+        move || {
+            let member = lent.lock().unwrap().take().unwrap();
+            let cache = Cache::attach(&member, &clock).unwrap();
+            cache.clear(&clock, None).unwrap();
+            drop(cache);
+            *lent.lock().unwrap() = Some(member);
+        }
+    };
+    let mut schedule = Schedule::builder(&rig.rack, 1)
+        .faults(Faults::NONE)
+        .task(1, "asking", task)
+        .on_crash(move |_| deaths.0.lock().unwrap().extend([identity]));
+    if let Some(step) = step {
+        schedule = schedule.crash_process_at("asking", step);
+    }
+    let report = schedule.run();
+    assert!(is_drained(), "step {step:?}");
+    // The next process of the host goes on.
+    keep_up(&b, &clock);
+    assert!(b.clear(&clock, None).is_ok(), "step {step:?}");
+    assert!(is_drained(), "step {step:?}: after another request");
+    report.task("asking").unwrap().steps
+}
+
 #[test]
-fn the_lines_of_a_node_keep_fifteen_drains() {
+fn who_dies_while_it_asks_forgets_no_drain() {
+    // The line of the drain is needed for the next request, or for the one after that.
+    for behind in [14, 15] {
+        for step in 0..=ask_until(behind, None) {
+            ask_until(behind, Some(step));
+        }
+    }
+}
+
+#[test]
+fn the_lines_of_a_node_keep_fourteen_drains() {
     let rig = Rig::new(2, 64, 64);
     on_two_hosts(&rig, |a, b, clock| {
         // Lines are written for any number.
@@ -361,11 +422,13 @@ fn the_lines_of_a_node_keep_fifteen_drains() {
             keep_up(a, clock);
             keep_up(b, clock);
         }
-        clears(a, b, clock, 1);
-        let drained = (2..18).filter(|node| a.drain_in_force(NodeId(*node)).is_some());
-        assert_eq!(drained.count(), 15);
+        let drained = || {
+            let is_drained = |node: &u16| a.drain_in_force(NodeId(*node)).is_some();
+            (2..18).filter(is_drained).collect::<Vec<_>>()
+        };
         clears(a, b, clock, 40);
-        let drained = (2..18).filter(|node| a.drain_in_force(NodeId(*node)).is_some());
-        assert_eq!(drained.count(), 15);
+        assert_eq!(drained(), (4..18).collect::<Vec<_>>());
+        clears(a, b, clock, 40);
+        assert_eq!(drained().len(), 14);
     });
 }

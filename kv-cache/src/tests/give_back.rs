@@ -34,7 +34,7 @@ fn take(member: &TestMember, clock: &impl Clock, chunk: ChunkId, size: SlotSize)
 }
 
 /// A rack whose hosts need no lock manager.
-fn without_manager(nodes: u16) -> Rig {
+pub(super) fn without_manager(nodes: u16) -> Rig {
     let mut rig = Rig::new(nodes, 32, 16);
     rig.rack = SimulatedRack::sticky(usize::from(nodes), REGION_BYTES);
     let cache = CacheGeometry::new(32, 16).unwrap();

@@ -12,10 +12,11 @@
 //!   requests that were made at once. Lines that cannot be read are passed over: a drain behind them
 //!   counts. Blocks come back from drives meanwhile: agents serve others until they stop.
 //! - **CLEAR-D11** Before the line of a drain in force is written again, the asking node says *drained*
-//!   in a new line, with the time of the drain. It counts by that time alone and is no later request, so
-//!   a node that has seen a later end of the drain is not drained again. The end of a drain stays in the
-//!   same way, as *not drained*, for as long as another node has a line of a drain that it ends. One line
-//!   is left for what is asked: of 16 drains one is forgotten, and the log says so.
+//!   in a new line, with the time of the drain, and counts that: so a death in between loses neither. It
+//!   counts by that time alone and is no later request, so a node that has seen a later end of the drain
+//!   is not drained again. The end of a drain stays in the same way, as *not drained*, for as long as
+//!   another node has a line of a drain that it ends. A line is left for what is asked, and one for what
+//!   is said again: a node that asks for more than 14 drains forgets some, and the log says so.
 
 use std::collections::BTreeSet;
 

@@ -59,8 +59,8 @@ impl<B: Backend> Cache<'_, B> {
                     return Err(DirectiveError::Unanswered { node });
                 }
                 self.mend_directives(heap);
-                match self.said_again(number, &directive) {
-                    // CLEAR-D11.
+                // CLEAR-D11: the line behind the one that is written now.
+                match self.said_again(number + 1, &directive) {
                     Some(again) if number + 1 < first + DIRECTIVES => {
                         self.write(heap, number, again);
                         number += 1;
@@ -132,8 +132,9 @@ fn warn_of_forgotten(again: &Directive) {
     let command = if drained { "rackline drain --node" } else { "rackline drain --undo --node" };
     tracing::warn!(
         %node, drained,
-        "whether this node is drained is forgotten at the next start of its host: this node asks for \
-         {DIRECTIVES} drains and their ends already; ask for it again from another node with `{command}`"
+        "the next request of this node forgets whether that node is drained, for the next start of its \
+         host: this node has no lines for more drains and their ends; ask again from another node with \
+         `{command}`"
     );
 }
 
