@@ -412,6 +412,22 @@ fn who_dies_while_it_asks_forgets_no_drain() {
     }
 }
 
+/// A host has counted the requests, and the line of the drain is written again before it reads the lines.
+#[test]
+fn a_drain_is_seen_while_it_is_said_again() {
+    for behind in 0..20 {
+        let rig = Rig::new(2, 64, 64);
+        on_two_hosts(&rig, |a, b, clock| {
+            b.drain(clock, drain_of(0, 5)).unwrap();
+            clears(a, b, clock, behind);
+            let counts = a.directive_counts();
+            clears(a, b, clock, 1);
+            let last = a.last_asked_since(NodeId(0), counts);
+            assert!(last.is_some_and(|last| last.drained), "{behind} requests behind the drain");
+        });
+    }
+}
+
 #[test]
 fn the_lines_of_a_node_keep_fourteen_drains() {
     let rig = Rig::new(2, 64, 64);

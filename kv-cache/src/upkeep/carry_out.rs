@@ -15,7 +15,8 @@
 //!   in a new line, with the time of the drain, and counts that: so a death in between loses neither. It
 //!   counts by that time alone and is no later request, so a node that has seen a later end of the drain
 //!   is not drained again. The end of a drain stays in the same way, as *not drained*, for as long as
-//!   another node has a line of a drain that it ends. A line is left for what is asked, and one for what
+//!   another node has a line of a drain that it ends. Who reads the lines counts the requests again then,
+//!   and reads anew when there are more. A line is left for what is asked, and one for what
 //!   is said again: a node that asks for more than 14 drains forgets some, and the log says so.
 
 use std::collections::BTreeSet;
@@ -75,7 +76,7 @@ impl<B: Backend> Cache<'_, B> {
     }
 
     /// How many directives there ever were, of each node, as of now.
-    pub(super) fn directive_counts(&self) -> Vec<(NodeId, u64)> {
+    pub(crate) fn directive_counts(&self) -> Vec<(NodeId, u64)> {
         let (member, areas) = (self.member(), self.areas());
         let (me, fabric, layout) = (member.node(), member.fabric(), areas.layout());
         let others = layout.nodes().filter(|node| *node != me);

@@ -10,6 +10,9 @@ use crate::format::{DIRECTIVES, Directive, Drain, OfDrain};
 use crate::heap::LockedHeap;
 use crate::process::Cache;
 
+/// How often lines are looked at that change meanwhile. A request writes at most as many as there are.
+const LOOKS_MAX: usize = 64;
+
 impl<B: Backend> Cache<'_, B> {
     /// Asks `drain.node` to publish no new blocks of engines. Returns at once, with the number that
     /// [`unanswered`](Self::unanswered) asks about. Blocks of the node stay where they are, and
@@ -44,11 +47,34 @@ impl<B: Backend> Cache<'_, B> {
         self.last_asked(node).filter(|last| last.drained)
     }
 
-    /// What was asked for last of a drain of `node` and its end. Lines that cannot be read are passed
-    /// over: what is behind them counts (CLEAR-D10).
+    /// What was asked for last of a drain of `node` and its end.
     fn last_asked(&self, node: NodeId) -> Option<LastAsked> {
+        self.last_asked_since(node, self.directive_counts())
+    }
+
+    /// The same, where each node had asked for so many things a moment ago.
+    pub(crate) fn last_asked_since(
+        &self,
+        node: NodeId,
+        mut counts: Vec<(NodeId, u64)>,
+    ) -> Option<LastAsked> {
+        for _ in 0..LOOKS_MAX {
+            let last = self.last_asked_in(node, &counts);
+            // A drain may have gone from a line that was not read yet into one that was (CLEAR-D11).
+            let now = self.directive_counts();
+            if now == counts {
+                return last;
+            }
+            counts = now;
+        }
+        self.last_asked_in(node, &counts)
+    }
+
+    /// The same, in the lines of so many directives of each node. Lines that cannot be read are passed
+    /// over: what is behind them counts (CLEAR-D10).
+    fn last_asked_in(&self, node: NodeId, counts: &[(NodeId, u64)]) -> Option<LastAsked> {
         let mut asked = Vec::new();
-        for (asking, count) in self.directive_counts().into_iter().filter(|(_, count)| *count > 0) {
+        for (asking, count) in counts.iter().copied().filter(|(_, count)| *count > 0) {
             let mut latest_ms = 0;
             for (number, directive) in self.readable_directives(asking, 0, count).flatten() {
                 // Directives of one node count in their own order, whatever its clock does (CLEAR-D7).
