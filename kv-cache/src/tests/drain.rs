@@ -428,6 +428,26 @@ fn a_drain_is_seen_while_it_is_said_again() {
     }
 }
 
+/// A host whose last engine has stopped, and left no blocks: it has answered the first drain, and not the
+/// second. Only a lock manager runs there now.
+#[test]
+fn a_node_without_blocks_bounds_no_request_that_says_drains_again() {
+    let rig = Rig::new(3, 64, 64);
+    let (first, second, third) = (rig.join(0), rig.join(1), rig.join(2));
+    let clock = rig.serve(&[&third, &first, &second]);
+    let attach = |member| Cache::attach(member, &clock).unwrap();
+    let (a, b) = (attach(&first), attach(&second));
+    b.issue(&clock, Directive::Drain(drain_of(1, 5))).unwrap();
+    keep_up(&attach(&third), &clock);
+    b.issue(&clock, Directive::Drain(drain_of(2, 5))).unwrap();
+    for number in 3..40 {
+        keep_up(&a, &clock);
+        keep_up(&b, &clock);
+        assert_eq!(b.clear(&clock, None).map(drop), Ok(()), "request {number}");
+    }
+    assert!([1, 2].iter().all(|node| a.drain_in_force(NodeId(*node)).is_some()));
+}
+
 #[test]
 fn the_lines_of_a_node_keep_fourteen_drains() {
     let rig = Rig::new(2, 64, 64);

@@ -42,40 +42,60 @@ impl<B: Backend> Cache<'_, B> {
         clock: &impl Clock,
         directive: Directive,
     ) -> Result<u64, DirectiveError> {
-        self.check_member()?;
         let (member, fabric) = (self.member(), self.member().fabric());
-        let count = self.areas().own_directives(member.area()).count.own(fabric);
-        // Before the lock: a look at all blocks of a node takes long. Nodes without blocks, as those
-        // of lock managers alone, have nothing to clear and nothing to pin.
-        let unanswered = self.waiting_for_line(count.saturating_add(1)).into_iter();
-        let idle: Vec<_> = unanswered.filter(|node| !self.has_blocks(*node)).collect();
-        let issued = self.locked(clock, |heap| {
-            let first = heap.directives.count.own(heap.fabric()).saturating_add(1);
-            let mut number = first;
-            loop {
-                // CLEAR-D1.
-                let mut waiting = self.waiting_for_line(number).into_iter();
-                if let Some(node) = waiting.find(|node| !idle.contains(node)) {
-                    return Err(DirectiveError::Unanswered { node });
-                }
-                self.mend_directives(heap);
-                // CLEAR-D11: the line behind the one that is written now.
-                match self.said_again(number + 1, &directive) {
-                    Some(again) if number + 1 < first + DIRECTIVES => {
-                        self.write(heap, number, again);
-                        number += 1;
-                        continue;
-                    }
-                    Some(again) => warn_of_forgotten(&again),
-                    None => {}
-                }
-                self.write(heap, number, directive);
-                return Ok(number);
+        let own = self.areas().own_directives(member.area()).count;
+        // CLEAR-D11: one line is for the request.
+        let mut lines_left = DIRECTIVES - 1;
+        loop {
+            self.check_member()?;
+            let count = own.own(fabric);
+            // Before the lock: a look at all blocks of a node takes long. Nodes without blocks, as those
+            // of lock managers alone, have nothing to clear and nothing to pin.
+            let unanswered = self.waiting_for_line(count.saturating_add(1)).into_iter();
+            let idle: Vec<_> = unanswered.filter(|node| !self.has_blocks(*node)).collect();
+            let outcome = self
+                .locked(clock, |heap| self.issue_beside(heap, &idle, directive, &mut lines_left));
+            // FAULT-F7: nobody sees what was written.
+            self.check_reads()?;
+            match outcome {
+                // More nodes may have no blocks: those that answered fewer directives.
+                Err(DirectiveError::Unanswered { .. }) if own.own(fabric) > count => {}
+                outcome => return outcome,
             }
-        });
-        // FAULT-F7: nobody sees what was written.
-        self.check_reads()?;
-        issued
+        }
+    }
+
+    /// Asks every node for something, and waits for none that is `idle`. What is said again has so many
+    /// `lines_left`.
+    fn issue_beside(
+        &self,
+        heap: &LockedHeap<'_, B>,
+        idle: &[NodeId],
+        directive: Directive,
+        lines_left: &mut u64,
+    ) -> Result<u64, DirectiveError> {
+        let mut number = heap.directives.count.own(heap.fabric()).saturating_add(1);
+        loop {
+            // CLEAR-D1.
+            let mut waiting = self.waiting_for_line(number).into_iter();
+            if let Some(node) = waiting.find(|node| !idle.contains(node)) {
+                return Err(DirectiveError::Unanswered { node });
+            }
+            self.mend_directives(heap);
+            // CLEAR-D11: the line behind the one that is written now.
+            match self.said_again(number + 1, &directive) {
+                Some(again) if *lines_left > 0 => {
+                    self.write(heap, number, again);
+                    *lines_left -= 1;
+                }
+                again => {
+                    again.iter().for_each(warn_of_forgotten);
+                    self.write(heap, number, directive);
+                    return Ok(number);
+                }
+            }
+            number += 1;
+        }
     }
 
     /// Writes directive number `number`, which follows the last one.
