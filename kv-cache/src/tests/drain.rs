@@ -9,7 +9,7 @@ use cxl_shm::verify::simulated::{Faults, Schedule};
 
 use crate::identity::Namespace;
 use crate::upkeep::LastAsked;
-use crate::{Directive, Drain, Pin, Refusal, Watermarks, directives_of};
+use crate::{Directive, DirectiveError, Drain, Pin, Refusal, Watermarks, directives_of};
 
 fn drain_of(node: u16, asked_ms: u64) -> Drain {
     Drain { node: NodeId(node), asked_ms }
@@ -449,12 +449,24 @@ fn a_node_without_blocks_bounds_no_request_that_says_drains_again() {
 }
 
 #[test]
+fn a_node_that_does_not_exist_is_not_drained() {
+    let rig = Rig::new(2, 64, 64);
+    on_two_hosts(&rig, |a, b, clock| {
+        let missing = drain_of(2, 5);
+        let no_node = Err(DirectiveError::NoNode(missing.node));
+        assert_eq!((b.drain(clock, missing), b.undrain(clock, missing)), (no_node, no_node));
+        assert_eq!(a.drain_in_force(missing.node), None, "and takes no line");
+    });
+}
+
+#[test]
 fn the_lines_of_a_node_keep_fourteen_drains() {
     let rig = Rig::new(2, 64, 64);
     on_two_hosts(&rig, |a, b, clock| {
         // Lines are written for any number.
         for node in 2..18 {
-            assert_eq!(b.drain(clock, drain_of(node, u64::from(node))).map(drop), Ok(()));
+            let drain = Directive::Drain(drain_of(node, u64::from(node)));
+            assert_eq!(b.issue(clock, drain).map(drop), Ok(()));
             keep_up(a, clock);
             keep_up(b, clock);
         }

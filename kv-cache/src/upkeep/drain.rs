@@ -21,7 +21,7 @@ impl<B: Backend> Cache<'_, B> {
     /// # Errors
     /// [`DirectiveError`]; nothing is asked for then.
     pub fn drain(&self, clock: &impl Clock, drain: Drain) -> Result<u64, DirectiveError> {
-        self.issue(clock, Directive::Drain(self.after_the_last(drain)))
+        self.issue(clock, Directive::Drain(self.after_the_last(drain)?))
     }
 
     /// Asks `drain.node` to publish again, whichever node asked to drain it. Returns at once, as
@@ -30,15 +30,18 @@ impl<B: Backend> Cache<'_, B> {
     /// # Errors
     /// [`DirectiveError`]; nothing is asked for then.
     pub fn undrain(&self, clock: &impl Clock, drain: Drain) -> Result<u64, DirectiveError> {
-        self.issue(clock, Directive::Undrain(self.after_the_last(drain)))
+        self.issue(clock, Directive::Undrain(self.after_the_last(drain)?))
     }
 
     /// The same, later than all that was asked for of this node: the clock of who asked for that may be
     /// ahead (CLEAR-D10).
-    fn after_the_last(&self, drain: Drain) -> Drain {
+    fn after_the_last(&self, drain: Drain) -> Result<Drain, DirectiveError> {
+        if self.areas().layout().node(drain.node.0).is_none() {
+            return Err(DirectiveError::NoNode(drain.node));
+        }
         let last_ms = self.last_asked(drain.node).map(|last| last.drain.asked_ms);
         let next_ms = last_ms.map_or(0, |last_ms| last_ms.saturating_add(1));
-        Drain { asked_ms: drain.asked_ms.max(next_ms), ..drain }
+        Ok(Drain { asked_ms: drain.asked_ms.max(next_ms), ..drain })
     }
 
     /// The drain of `node` that is in force; `None` when the last that was asked for is that it

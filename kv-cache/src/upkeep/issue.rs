@@ -10,7 +10,7 @@ use crate::format::{DIRECTIVES, Directive, DirectiveLine, Drain, OfDrain};
 use crate::heap::{LockedHeap, PERCENT_MAX};
 use crate::process::Cache;
 
-/// Why nothing is cleared or pinned.
+/// Why nothing is cleared, pinned or drained.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DirectiveError {
@@ -30,6 +30,9 @@ pub enum DirectiveError {
     /// No time that a pin may last.
     #[error("a pin for {0} ms: must be from 1 ms to 365 days")]
     Length(u64),
+    /// No node that may be drained.
+    #[error("node {0} does not exist in this region")]
+    NoNode(NodeId),
     /// This process does not take part any more.
     #[error(transparent)]
     MembershipLost(#[from] MembershipLost),
