@@ -234,14 +234,18 @@ impl PeerSummary {
         seen
     }
 
-    /// What this host's caches hold of it.
-    pub(crate) fn cached(&self, fabric: &impl Fabric) -> SummarySeen {
-        let lines = [
+    fn lines(&self, fabric: &impl Fabric) -> [Result<[u64; 7], LineError>; 4] {
+        [
             words_of::<PoolLine>(&self.part, 0, fabric),
             words_of::<ReadLine>(&self.part, 1, fabric),
             words_of::<WriteLine>(&self.part, 2, fabric),
             words_of::<TroubleLine>(&self.part, 3, fabric),
-        ];
+        ]
+    }
+
+    /// What this host's caches hold of it.
+    pub(crate) fn cached(&self, fabric: &impl Fabric) -> SummarySeen {
+        let lines = self.lines(fabric);
         match lines {
             [Ok(pool), Ok(reads), Ok(writes), Ok(troubles)] => {
                 NodeSummary::decode([pool, reads, writes, troubles])
@@ -271,10 +275,13 @@ pub(crate) struct OwnSummary {
 }
 
 impl OwnSummary {
-    /// The number of the last summary that this life of the node has told; 0 when there is none.
+    /// The number of the last summary that this life of the node has begun to tell; 0 when there is none.
+    /// Lines that a dead process left of it have that number, and no other summary gets it.
     pub(crate) fn number(&self, incarnation: Incarnation, fabric: &impl Fabric) -> u32 {
-        let seen = PeerSummary { part: self.part.peer() }.cached(fabric);
-        seen.of(incarnation).map_or(0, |summary| summary.number)
+        let lines = PeerSummary { part: self.part.peer() }.lines(fabric);
+        let firsts = lines.iter().flatten().map(|words| halves(words[0]));
+        let of_this_life = firsts.filter(|(life, _)| *life == incarnation.0);
+        of_this_life.map(|(_, number)| number).max().unwrap_or(0)
     }
 
     /// Says so, with one fence.

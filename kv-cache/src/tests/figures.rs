@@ -1,6 +1,9 @@
 //! What the processes of a host have counted together, and what is in the pool.
 
+use cxl_shm::verify::simulated::{Faults, Schedule};
+
 use super::clear::keep_up;
+use super::give_back::without_manager;
 use super::recovery::slot_size;
 use super::*;
 use crate::{Histogram, Latency, Metrics, SummarySeen};
@@ -143,7 +146,7 @@ fn a_damaged_summary_is_none_until_the_next() {
             || crate::summary_of(fabric, member.superblock(), member.layout(), member.node());
         keep_up(a, clock);
         assert!(matches!(seen(), Ok(SummarySeen::Told(_))));
-        for line in 0..3 {
+        for line in 0..4 {
             let word = part.part(line, 1).unwrap().word(3).unwrap();
             word.claim().publish(fabric, 0xBAD);
             assert_eq!(seen(), Ok(SummarySeen::Unreadable), "line {line}");
@@ -154,4 +157,65 @@ fn a_damaged_summary_is_none_until_the_next() {
             assert!(matches!(seen(), Ok(SummarySeen::Told(_))), "line {line}");
         }
     });
+}
+
+/// A process dies before one of the operations of telling what its host has done. What another process tells
+/// then has a number of its own, so no reader takes lines of both for one summary.
+#[test]
+fn a_summary_that_was_never_finished_has_a_number_of_its_own() {
+    let told_until = |step: Option<u64>| {
+        let rig = without_manager(1);
+        let clock = rig.rack.clock(0);
+        let (survivor, dying) = (rig.join(0), rig.join(0));
+        let identity = {
+            let mut all = dying.processes().into_iter();
+            all.find(|(slot, _)| *slot == dying.process()).unwrap().1
+        };
+        let a = Cache::attach(&survivor, &clock).unwrap();
+        for _ in 0..8 {
+            keep_up(&a, &clock);
+            rig.rack.advance_ms(600);
+        }
+        let part = a.areas().summary(survivor.node()).part;
+        let numbers = || {
+            survivor.fabric().refresh(part.range());
+            let number =
+                |line| part.part(line, 1).unwrap().word(0).unwrap().cached(survivor.fabric());
+            [0, 1, 2, 3].map(|line| number(line) >> 32)
+        };
+        assert_eq!(numbers(), [8; 4]);
+        let deaths = rig.deaths.clone();
+        let task = {
+            let (rack, clock) = (rig.rack.clone(), rig.rack.clock(0));
+            move || {
+                let cache = Cache::attach(&dying, &clock).unwrap();
+                // The other process tells no more.
+                for _ in 0..2 {
+                    keep_up(&cache, &clock);
+                    rack.advance_ms(600);
+                }
+            }
+        };
+        let mut schedule = Schedule::builder(&rig.rack, 1)
+            .faults(Faults::NONE)
+            .task(0, "dying", task)
+            .on_crash(move |_| deaths.0.lock().unwrap().extend([identity]));
+        if let Some(step) = step {
+            schedule = schedule.crash_process_at("dying", step);
+        }
+        let report = schedule.run();
+        let last = numbers().into_iter().max();
+        for _ in 0..2 {
+            rig.rack.advance_ms(600);
+            keep_up(&a, &clock);
+        }
+        let now = numbers();
+        assert!(now.iter().all(|number| *number == now[0]), "step {step:?}: {now:?}");
+        assert!(Some(now[0]) > last, "step {step:?}: {now:?} after {last:?}");
+        report.task("dying").unwrap().steps
+    };
+    let steps = told_until(None);
+    for step in 0..=steps {
+        told_until(Some(step));
+    }
 }
