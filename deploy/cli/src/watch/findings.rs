@@ -136,36 +136,43 @@ fn of_node(node: &NodeStatus) -> Vec<Finding> {
         find(Level::Bad, what, to_do.to_owned(), "page.md#damaged-memory");
     }
     if node.damaged > 0 {
-        let what =
-            format!("node {number}: {} damaged descriptors: their blocks are misses", node.damaged);
+        let what = match node.damaged {
+            1 => format!("node {number}: 1 damaged descriptor: its block is a miss"),
+            many => format!("node {number}: {many} damaged descriptors: their blocks are misses"),
+        };
         let to_do = "look for errors of the memory device in the log of the kernel";
         find(Level::Warning, what, to_do.to_owned(), "page.md#damaged-memory");
     }
     let counted = &node.summary.counted;
     if counted.ended_processes > 0 {
+        let (ended, they, them, logs) = match counted.ended_processes {
+            1 => ("1 process".to_owned(), "it", "it", "its log"),
+            many => (format!("{many} processes"), "they", "them", "their logs"),
+        };
         let what = format!(
-            "node {number}: {} processes of this host ended without leaving since it joined: the \
-             others have freed what they held",
-            counted.ended_processes
+            "node {number}: {ended} of this host ended without leaving since it joined: the others have \
+             freed what {they} held"
         );
-        let to_do = "start them again; look for why in their logs and in that of the kernel";
-        find(Level::Note, what, to_do.to_owned(), "operations.md#stopping-an-engine");
+        let to_do = format!("start {them} again; look for why in {logs} and in that of the kernel");
+        find(Level::Note, what, to_do, "operations.md#stopping-an-engine");
     }
     if counted.damaged_blocks > 0 {
-        let what = format!(
-            "node {number}: {} blocks were damaged in memory when this host read them: they were \
-             misses",
-            counted.damaged_blocks
-        );
+        let what = match counted.damaged_blocks {
+            1 => "1 block was damaged in memory when this host read it: it was a miss".to_owned(),
+            many => format!(
+                "{many} blocks were damaged in memory when this host read them: they were misses"
+            ),
+        };
+        let what = format!("node {number}: {what}");
         let to_do = "`rackline fsck --all` names what is still damaged; look for errors of the \
                      memory device in the log of the kernel";
         find(Level::Note, what, to_do.to_owned(), "page.md#damaged-memory");
     }
     if counted.memory_faults > 0 {
         let what = format!(
-            "node {number}: processes of this host met {} pages of blocks that the device could not \
-             read: these blocks are misses",
-            counted.memory_faults
+            "node {number}: processes of this host met {} of blocks that the device could not read: \
+             these blocks are misses",
+            count_of(counted.memory_faults, "page", "pages")
         );
         let to_do = "look for the cause: `dmesg`, `cxl list --media-errors`";
         find(Level::Note, what, to_do.to_owned(), "operations.md#memory-errors");
@@ -204,11 +211,11 @@ fn of_agent(agent: &AgentStatus) -> Vec<Finding> {
         found.push(Finding::new(level, what, "start the agent again", PAGE));
     }
     if agent.unannounced_blocks > 0 {
-        let what = format!(
-            "drives of node {node}: {} blocks are not announced, so no host finds them: the \
-             directory is full",
-            agent.unannounced_blocks
-        );
+        let what = match agent.unannounced_blocks {
+            1 => "1 block is not announced, so no host finds it".to_owned(),
+            many => format!("{many} blocks are not announced, so no host finds them"),
+        };
+        let what = format!("drives of node {node}: {what}: the directory is full");
         let to_do = "format the region with a larger --drive-bytes";
         let page = "sizing.md#drives-behind-the-pool";
         found.push(Finding::new(Level::Warning, what, to_do, page));
@@ -218,18 +225,19 @@ fn of_agent(agent: &AgentStatus) -> Vec<Finding> {
         >= u128::from(agent.drive_capacity_bytes) * NEARLY_FULL_PERCENT;
     if refused > 0 && is_nearly_full && agent.state == "serves" {
         let what = format!(
-            "drives of node {node}: nearly full: {refused} blocks were not written since the agent \
-             started"
+            "drives of node {node}: nearly full: {} not written since the agent started",
+            count_of(refused, "block was", "blocks were")
         );
         let to_do = "give the drives more room, or choose the admission `second-touch`";
         let page = "sizing.md#drives-behind-the-pool";
         found.push(Finding::new(Level::Note, what, to_do, page));
     }
     if !agent.owing_drives.is_empty() && agent.state == "serves" {
+        let owe = if agent.owing_drives.len() == 1 { "owes" } else { "owe" };
         let what = format!(
-            "drives of node {node}: drive {} (in the order of --drive) owes a clear: bytes of \
-             cleared blocks are still there, and no host finds them",
-            listed(&agent.owing_drives)
+            "drives of node {node}: {} (in the order of --drive) {owe} a clear: bytes of cleared blocks \
+             are still there, and no host finds them",
+            named("drive", &agent.owing_drives)
         );
         let to_do = "look in the log of the agent for the reason; take a drive that is dead out of \
                      the settings, and start the agent again";
@@ -248,6 +256,17 @@ fn of_agent(agent: &AgentStatus) -> Vec<Finding> {
 /// Numbers beside each other.
 fn listed<N: ToString>(numbers: &[N]) -> String {
     numbers.iter().map(N::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// So many things: the number, and the word for one or for several.
+fn count_of(number: u64, one: &str, several: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { several })
+}
+
+/// Things with numbers: `node 3`, or `nodes 3, 5`.
+fn named<N: ToString>(thing: &str, numbers: &[N]) -> String {
+    let ending = if numbers.len() == 1 { "" } else { "s" };
+    format!("{thing}{ending} {}", listed(numbers))
 }
 
 fn of_directive(status: &DirectiveStatus) -> Vec<Finding> {
@@ -272,13 +291,18 @@ fn of_directive(status: &DirectiveStatus) -> Vec<Finding> {
     }
     let what = status.in_words();
     if !unanswered.is_empty() {
-        let what = format!("{what}: not answered by nodes {}", listed(unanswered));
-        let to_do = "start or continue the processes of these nodes, then run the command again";
+        let what = format!("{what}: not answered by {}", named("node", unanswered));
+        let these = if unanswered.len() == 1 { "this node" } else { "these nodes" };
+        let to_do =
+            format!("start or continue the processes of {these}, then run the command again");
         found.push(Finding::new(Level::Warning, what, to_do, page));
     }
     if !refused.is_empty() {
-        let what = format!("{what}: not set by nodes {}", listed(refused));
-        let to_do = "look at the quotas and pins of these nodes";
+        let what = format!("{what}: not set by {}", named("node", refused));
+        let to_do = match refused.len() {
+            1 => "look at the quotas and pins of this node",
+            _ => "look at the quotas and pins of these nodes",
+        };
         found.push(Finding::new(Level::Warning, what, to_do, page));
     }
     found
@@ -290,8 +314,10 @@ const CHUNKS_NAMED: usize = 8;
 fn of_memory(status: &Status) -> Vec<Finding> {
     let mut found: Vec<_> = of_failed_chunks(&status.chunks_failed).into_iter().collect();
     if status.chunks_unreadable > 0 {
-        let what =
-            format!("{} chunks out of use: their entries are damaged", status.chunks_unreadable);
+        let what = match status.chunks_unreadable {
+            1 => "1 chunk out of use: its entry is damaged".to_owned(),
+            many => format!("{many} chunks out of use: their entries are damaged"),
+        };
         let to_do = "plan a stop of all hosts, and format the region again";
         found.push(Finding::new(Level::Warning, what, to_do, "page.md#damaged-memory"));
     }
@@ -310,13 +336,17 @@ fn of_failed_chunks(failed: &[FailedChunk]) -> Option<Finding> {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    let state = match failed.iter().filter(|it| it.node.is_some()).count() {
-        0 => "all are out of use".to_owned(),
-        full => format!("{full} of them still have blocks, and their nodes empty them"),
+    let full = failed.iter().filter(|it| it.node.is_some()).count();
+    let state = match (full, failed.len()) {
+        (0, 1) => "it is out of use".to_owned(),
+        (0, _) => "all are out of use".to_owned(),
+        (_, 1) => "it still has blocks, and its node empties it".to_owned(),
+        (1, _) => "1 of them still has blocks, and its node empties it".to_owned(),
+        _ => format!("{full} of them still have blocks, and their nodes empty them"),
     };
+    let chunks = count_of(failed.len() as u64, "chunk", "chunks");
     let what = format!(
-        "memory of the device failed in {} chunks ({}{more}): blocks there are misses; {state}",
-        failed.len(),
+        "memory of the device failed in {chunks} ({}{more}): blocks there are misses; {state}",
         listed(&named)
     );
     let to_do = "look for the cause: `dmesg`, `cxl list --media-errors`";
@@ -330,6 +360,7 @@ mod tests {
     use kv_cache::{AgentLine, AgentSeen};
 
     use super::*;
+    use crate::summaries::{Counted, SummaryStatus};
 
     #[test]
     fn failed_memory_is_a_finding_of_bounded_length() {
@@ -339,11 +370,79 @@ mod tests {
         assert_eq!(
             what(&[failed(3, None), failed(5, Some(1))]),
             "memory of the device failed in 2 chunks (3, 5): blocks there are misses; 1 of them still \
-             have blocks, and their nodes empty them"
+             has blocks, and its node empties it"
+        );
+        let one = "memory of the device failed in 1 chunk (3): blocks there are misses; it ";
+        assert_eq!(what(&[failed(3, None)]), format!("{one}is out of use"));
+        let emptied = "still has blocks, and its node empties it";
+        assert_eq!(what(&[failed(3, Some(1))]), format!("{one}{emptied}"));
+        let both = what(&[failed(3, Some(0)), failed(5, Some(1))]);
+        assert!(
+            both.ends_with("2 of them still have blocks, and their nodes empty them"),
+            "{both}"
         );
         let many: Vec<_> = (0..1000).map(|chunk| failed(chunk, None)).collect();
         assert!(what(&many).contains("(0, 1, 2, 3, 4, 5, 6, 7 and 992 more)"), "{}", what(&many));
         assert!(what(&many).ends_with("all are out of use"));
+    }
+
+    fn node_of(damaged: u64, counted: Counted) -> NodeStatus {
+        let summary = SummaryStatus { state: "current", age_ms: 0, counted };
+        NodeStatus {
+            node: 2,
+            host: "h".to_owned(),
+            state: "joined",
+            incarnation: 1,
+            alive: true,
+            death: None,
+            chunks: 0,
+            blocks: 0,
+            block_bytes: 0,
+            descriptors: 0,
+            descriptors_max: 1,
+            damaged,
+            summary,
+        }
+    }
+
+    #[test]
+    fn one_thing_is_not_told_of_as_several() {
+        let what = |number| {
+            let mut counted = Counted::default();
+            (counted.damaged_blocks, counted.memory_faults) = (number, number);
+            counted.ended_processes = number;
+            let found = of_node(&node_of(number, counted)).into_iter();
+            found.map(|it| format!("{}; {}", it.what, it.to_do)).collect::<Vec<_>>()
+        };
+        let starts = |number, starts: [&str; 4]| {
+            let found = what(number);
+            assert_eq!(found.len(), starts.len(), "{found:?}");
+            for (found, start) in found.iter().zip(starts) {
+                assert!(found.starts_with(&format!("node 2: {start}")), "{found}");
+            }
+        };
+        starts(
+            1,
+            [
+                "1 damaged descriptor: its block is a miss; ",
+                "1 process of this host ended without leaving since it joined: the others have freed \
+                 what it held; start it again; ",
+                "1 block was damaged in memory when this host read it: it was a miss; ",
+                "processes of this host met 1 page of blocks that",
+            ],
+        );
+        starts(
+            2,
+            [
+                "2 damaged descriptors: their blocks are misses; ",
+                "2 processes of this host ended without leaving since it joined: the others have \
+                 freed what they held; start them again; ",
+                "2 blocks were damaged in memory when this host read them: they were misses; ",
+                "processes of this host met 2 pages of blocks that",
+            ],
+        );
+        let named_two = named("node", &[1, 3]);
+        assert_eq!((named("node", &[3]), named_two), ("node 3".into(), "nodes 1, 3".into()));
     }
 
     #[test]
@@ -359,7 +458,8 @@ mod tests {
             of_agent(&AgentStatus::new(NodeId(3), &AgentSeen { life: 1, beat: 5, line }, beats))
         };
         let owing = found(true);
-        assert!(owing[0].what.starts_with("drives of node 3: drive 2, 3 (in"), "{owing:?}");
+        let what = "drives of node 3: drives 2, 3 (in the order of --drive) owe a clear";
+        assert!(owing[0].what.starts_with(what), "{owing:?}");
         assert!(owing[1].what.contains("not all tables are read"), "{owing:?}");
         let silent = found(false);
         assert_eq!((silent.len(), silent[0].level), (1, Level::Bad));
