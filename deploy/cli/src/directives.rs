@@ -34,19 +34,21 @@ pub(crate) struct DirectiveStatus {
     pub(crate) refused: Vec<u16>,
 }
 
-/// The directives of all nodes that are in force, for the nodes that `take_part`.
+/// The directives of all nodes that are in force, for the nodes that `take_part`, and of these for `idle`
+/// ones, which have no block.
 pub(crate) fn in_force(
     fabric: &impl Fabric,
     superblock: &Superblock,
     layout: &Layout,
     take_part: &[NodeId],
+    idle: &[NodeId],
 ) -> Result<Vec<DirectiveStatus>> {
     let mut issued = Vec::new();
     for node in layout.nodes() {
         let directives = directives_of(fabric, superblock, layout, node)?;
         issued.extend(directives.into_iter().map(|directive| (node, directive)));
     }
-    Ok(select(&issued, take_part, unix_ms()))
+    Ok(select(&issued, take_part, idle, unix_ms()))
 }
 
 #[expect(clippy::disallowed_methods, reason = "for what is shown alone")]
@@ -61,6 +63,7 @@ fn unix_ms() -> u64 {
 fn select(
     issued: &[(NodeId, IssuedDirective)],
     take_part: &[NodeId],
+    idle: &[NodeId],
     now_ms: u64,
 ) -> Vec<DirectiveStatus> {
     let (mut last, mut asked_by) = (BTreeMap::new(), BTreeMap::new());
@@ -86,7 +89,12 @@ fn select(
             continue;
         }
         let said = issued.directive.as_ref().and_then(Directive::of_drain);
-        let concerns = |node: &NodeId| said.is_none_or(|said| *node == said.drain.node);
+        let concerns = |node: &NodeId| match (said, issued.directive) {
+            (Some(said), _) => *node == said.drain.node,
+            (None, Some(Directive::Pin(..))) => true,
+            // Nobody waits for a node that has nothing to clear (CLEAR-D1): a lock manager answers nothing.
+            (None, _) => !idle.contains(node),
+        };
         let waiting = take_part.iter().filter(|it| concerns(it));
         let waiting = waiting.filter(|node| !issued.answered_by.contains(node));
         let mut status = DirectiveStatus {
@@ -199,8 +207,34 @@ mod tests {
     }
 
     fn shown(issued: &[(NodeId, IssuedDirective)], now_ms: u64) -> Vec<(&'static str, u16)> {
-        let found = select(issued, &[NodeId(0), NodeId(1)], now_ms);
+        let found = select(issued, &[NodeId(0), NodeId(1)], &[], now_ms);
         found.iter().map(|status| (status.directive, status.asked_by)).collect()
+    }
+
+    #[test]
+    fn a_node_without_blocks_is_not_waited_for() {
+        let namespace = Namespace::new("one", b"");
+        let pin = Pin { percent: 20, length_ms: 5000, asked_ms: 1000 };
+        let mut damaged = issued(3, Directive::Void, &[0]);
+        damaged.1.directive = None;
+        let all = [
+            issued(0, Directive::Clear(None), &[0]),
+            issued(
+                1,
+                Directive::Unpin { namespace: Namespace::new("two", b""), asked_ms: 1 },
+                &[0],
+            ),
+            issued(2, Directive::Pin(namespace, pin), &[0]),
+            damaged,
+        ];
+        let shown = |idle: &[NodeId]| {
+            let found = select(&all, &[NodeId(0), NodeId(1)], idle, 3000);
+            let name = |status: &DirectiveStatus| (status.directive, status.unanswered.clone());
+            found.iter().map(name).collect::<Vec<_>>()
+        };
+        let waits = |directive| (directive, vec![1]);
+        assert_eq!(shown(&[]), ["clear", "unpin", "pin", "damaged"].map(waits));
+        assert_eq!(shown(&[NodeId(1)]), [waits("pin")], "it may have blocks before the pin ends");
     }
 
     #[test]
@@ -229,7 +263,7 @@ mod tests {
             issued(0, Directive::Undrain(drain(100)), &[]),
         ];
         assert_eq!(shown(&back, 3000), [("undrain", 0)], "the clock of node 0 went back");
-        let found = select(&all, &[NodeId(0), NodeId(1)], 3001);
+        let found = select(&all, &[NodeId(0), NodeId(1)], &[], 3001);
         assert_eq!((found[1].left_s, &found[1].unanswered), (Some(3), &vec![0, 1]));
         // A drain is in force until its node is not drained any more, and concerns that node alone.
         let drain = |node, asked_ms| Drain { node: NodeId(node), asked_ms };
@@ -239,7 +273,7 @@ mod tests {
             issued(1, Directive::Undrain(drain(1, 4)), &[]),
         ];
         assert_eq!(shown(&drained, 3000), [("drain", 0), ("drain", 0)]);
-        let found = select(&drained, &[NodeId(0), NodeId(1)], 3000);
+        let found = select(&drained, &[NodeId(0), NodeId(1)], &[], 3000);
         assert_eq!((found[0].drained, &found[0].unanswered), (Some(1), &vec![]));
         // Said again, it counts by the time of the drain, whatever else its node asked for (CLEAR-D11).
         let again = [

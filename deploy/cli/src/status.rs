@@ -284,7 +284,12 @@ pub(crate) fn look(
         .filter(|heartbeat| !heartbeat.state.is_some_and(NodeState::is_vacant))
         .map(|heartbeat| heartbeat.node)
         .collect();
-    let directives = directives::in_force(fabric, superblock, layout, &take_part)?;
+    let has_none = |node: &NodeId| {
+        let its = &blocks[node.index()];
+        (its.descriptors, its.damaged) == (0, 0)
+    };
+    let idle: Vec<NodeId> = take_part.iter().copied().filter(has_none).collect();
+    let directives = directives::in_force(fabric, superblock, layout, &take_part, &idle)?;
     let nodes = heartbeats
         .into_iter()
         .map(|heartbeat| {
