@@ -144,7 +144,8 @@ fn of_node(node: &NodeStatus) -> Vec<Finding> {
         find(Level::Warning, what, to_do.to_owned(), "page.md#damaged-memory");
     }
     let counted = &node.summary.counted;
-    if counted.ended_processes > 0 {
+    // Of a host that has left, or died as a whole, nothing is to be started again for that.
+    if counted.ended_processes > 0 && !matches!(node.state, "left" | "dead") {
         let (ended, they, them, logs) = match counted.ended_processes {
             1 => ("1 process".to_owned(), "it", "it", "its log"),
             many => (format!("{many} processes"), "they", "them", "their logs"),
@@ -441,6 +442,12 @@ mod tests {
                 "processes of this host met 2 pages of blocks that",
             ],
         );
+        for state in ["left", "dead"] {
+            let mut counted = Counted::default();
+            counted.ended_processes = 1;
+            let gone = NodeStatus { state, ..node_of(0, counted) };
+            assert_eq!(of_node(&gone), [], "{state}");
+        }
         let named_two = named("node", &[1, 3]);
         assert_eq!((named("node", &[3]), named_two), ("node 3".into(), "nodes 1, 3".into()));
     }
