@@ -15,6 +15,7 @@ use kv_cache::{AgentLine, agent_of};
 use rackline::Pool;
 use serde::Serialize;
 
+use crate::directives;
 use crate::output::say;
 use crate::watch::blocks::NodeBlocks;
 
@@ -105,6 +106,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             watched.wait_until_left()?;
         }
     }
+    watched.check_in_force()?;
     watched.tell()
 }
 
@@ -193,6 +195,23 @@ impl Watched<'_> {
             );
         }
         Ok(())
+    }
+
+    /// Somebody else may have asked for the opposite while this command waited.
+    fn check_in_force(&self) -> Result<()> {
+        let (fabric, node) = (self.region.fabric(), self.node);
+        let directives = directives::in_force(fabric, &self.superblock, &self.layout, &[], &[])?;
+        let is_drained =
+            directives.iter().any(|it| it.directive == "drain" && it.drained == Some(node.0));
+        match (self.options.undo, is_drained) {
+            (false, false) => {
+                bail!("node {node} is not drained any more: another request ended that meanwhile")
+            }
+            (true, true) => {
+                bail!("node {node} is drained again: another request asked for that meanwhile")
+            }
+            (false, true) | (true, false) => Ok(()),
+        }
     }
 
     fn has_left(&self) -> bool {

@@ -116,6 +116,26 @@ fn a_node_is_drained_until_somebody_ends_that() {
     assert_eq!(status()["directives"], json!([]));
 }
 
+/// While one operator waits until the node has stopped, another ends the drain.
+#[test]
+fn who_waits_is_told_that_somebody_ended_the_drain() {
+    let pool = Pool::format();
+    let engine = rackline::Pool::attach(pool.path(), 1).unwrap();
+    assert_eq!(publish(&engine, 1), "published");
+    let waits = ["drain", "--node", "1", "--from", "2", "--until-left"];
+    let waiting = pool.rackline(&waits).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let is_drained = || {
+        let seen = said(&pool.rackline(&["status", "--json"]).output().unwrap());
+        serde_json::from_str::<Value>(&seen).unwrap()["directives"][0]["drained"] == json!(1)
+    };
+    while !is_drained() {}
+    let undo = ["drain", "--node", "1", "--from", "0", "--undo"];
+    said(&pool.rackline(&undo).output().unwrap());
+    drop(engine);
+    let late = refused(&waiting.unwrap().wait_with_output().unwrap());
+    assert!(late.contains("node 1 is not drained any more"), "{late}");
+}
+
 #[test]
 fn bad_input_is_one_clear_error() {
     let pool = Pool::format();
