@@ -7,7 +7,7 @@
 //! ..                    descriptor segment: one descriptor a line
 //! ..                    reader word arrays: one of each node's segment, a word a slot of its share
 //! ..                    directives, a line each; answers, a word a node
-//! ..                    what the node says of itself, three lines
+//! ..                    what the node says of itself, four lines
 //! ..                    what is said of drives ([`super::drives`]), if the region has room for it
 //! ```
 //!
