@@ -7,7 +7,7 @@ use super::{DRIVE_REQUESTS_MAX, DRIVE_SLOTS_MAX, DriveGeometry, Tables, halves};
 /// "RLKVCACH", the first application word of the superblock.
 const MAGIC: u64 = u64::from_le_bytes(*b"RLKVCACH");
 /// Version of everything this crate keeps in a region.
-const VERSION: u32 = 9;
+const VERSION: u32 = 10;
 /// Nodes of a region any of which can own all of it. Of more nodes each can own as much less.
 const NODES_OWNING_ALL: u64 = 8;
 
