@@ -371,7 +371,7 @@ fn count(cluster: &Cluster, host: usize, name: &str, inside: &Inside) -> Result<
             match member.lock_shared(lock, &clock, TRY_MS) {
                 Ok(guard) => break guard,
                 Err(LockError::MembershipLost(lost)) => return Err(stopped(fabric, name, &lost)),
-                // Whoever held it, or grants it, is gone with the part of the metadata that failed.
+                // Its holder, or the lock manager, is gone with the part of the metadata that failed.
                 Err(_) if tries == TRIES_MAX => return Ok(counted),
                 Err(_) => tries += 1,
             }
@@ -401,7 +401,7 @@ fn count(cluster: &Cluster, host: usize, name: &str, inside: &Inside) -> Result<
 }
 
 /// Two or three hosts with two processes each count under two locks while lines of the metadata fail:
-/// no two are inside a lock, no count is lost that was made, who comes after a process that was cut
+/// no two are inside a lock, no count is lost that was made, the next holder after a process that was cut
 /// off inside is told of a death, and every wait ends. Returns how many processes were cut off.
 ///
 /// # Panics

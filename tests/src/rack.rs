@@ -409,8 +409,8 @@ pub(crate) fn failed(name: &str, error: &dyn fmt::Display) -> ! {
     panic!("{name}: {error}");
 }
 
-/// Ends the process of the calling task, as by a crash, if it was cut off. Whoever starts it again
-/// waits a little: the next one may meet the same line.
+/// Ends the process of the calling task, as by a crash, if it was cut off. It is started again
+/// after a while: the next life may meet the same line.
 pub(crate) fn end_if_cut_off() {
     if let Some(host) = host_if_cut_off() {
         wait_ms(&host.rack().clock(host.index()), RESTART_MS);
