@@ -1,16 +1,17 @@
 //! `rackline agent`: the process that owns the drives of a host.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use bytesize::ByteSize;
 use clap::Args;
 use cxl_shm::clock::{Clock as _, SystemClock};
 use kv_cache::Watermarks;
 use kv_drive::encoding::{EncodingChoice, EncodingOptions};
 use kv_drive::policy::AdmissionKind;
-use kv_drive::volume::SILENT_AFTER;
+use kv_drive::volume::{CAPACITY_BYTES_MIN, SILENT_AFTER};
 use rackline_agent::{
     Agent, BackupSettings, DriveFolder, RestoreSettings, ScheduleSettings, Settings,
 };
@@ -167,12 +168,34 @@ impl FromStr for Drive {
         if path.is_empty() {
             return Err("the name of the folder is missing; write DIR:3TiB".to_owned());
         }
+        if capacity_bytes.is_some_and(|bytes| bytes < CAPACITY_BYTES_MIN) {
+            return Err(format!(
+                "a folder has {} at least; write DIR:3TiB",
+                ByteSize(CAPACITY_BYTES_MIN)
+            ));
+        }
         Ok(Self(DriveFolder { path: path.into(), capacity_bytes }))
     }
 }
 
 impl Options {
+    /// The settings of the agent.
+    ///
+    /// # Errors
+    /// Those that do not go together.
+    pub(crate) fn checked(&self) -> Result<Settings> {
+        let settings = self.settings().and_then(|settings| {
+            self.metrics.check()?;
+            Ok(settings)
+        });
+        self.file.named(settings)
+    }
+
     fn settings(&self) -> Result<Settings> {
+        let mut folders = BTreeSet::new();
+        if let Some(twice) = self.drive.iter().find(|drive| !folders.insert(&drive.0.path)) {
+            bail!("--drive {} is there twice: give each folder once", twice.0.path.display());
+        }
         let depth = usize::try_from(self.depth)?;
         Ok(Settings {
             region: self.region.clone(),
@@ -206,8 +229,7 @@ impl Options {
 }
 
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let settings = options.settings()?;
-    options.metrics.check()?;
+    let settings = options.checked()?;
     if options.file.check {
         say!("{}", options.file.checked());
         if settings.drives.is_empty() {
@@ -263,7 +285,7 @@ mod tests {
         assert_eq!(drive("/mnt/a"), Ok(folder("/mnt/a", None)));
         assert_eq!(drive("/mnt/a:2GiB"), Ok(folder("/mnt/a", Some(2 << 30))));
         assert_eq!(drive("/mnt/a:b:1MiB"), Ok(folder("/mnt/a:b", Some(1 << 20))));
-        for wrong in ["", ":1GiB", "/mnt/a:", "/mnt/a:much"] {
+        for wrong in ["", ":1GiB", "/mnt/a:", "/mnt/a:much", "/mnt/a:1023KiB", "/mnt/a:0"] {
             let error = drive(wrong).unwrap_err();
             assert!(error.contains("DIR"), "{wrong}: {error}");
         }

@@ -80,8 +80,19 @@ fn read_again() -> Result<lock_manager::Options, String> {
     }
 }
 
+impl ManagerOptions {
+    /// The options of the lock manager.
+    ///
+    /// # Errors
+    /// Those that do not go together.
+    pub(crate) fn checked(&self) -> Result<&lock_manager::Options> {
+        self.file.named(self.metrics.check())?;
+        Ok(&self.manager)
+    }
+}
+
 pub(crate) fn run(options: &ManagerOptions) -> Result<()> {
-    options.metrics.check()?;
+    let manager = options.checked()?;
     if options.file.check {
         say!("{}", options.file.checked());
         return Ok(());
@@ -89,10 +100,10 @@ pub(crate) fn run(options: &ManagerOptions) -> Result<()> {
     let figures = Arc::new(ManagerFigures::default());
     let (clock, last) = (SystemClock::start(), Mutex::default());
     let shown = Shown { figures: Arc::clone(&figures), last, clock };
-    let lock_manager::Options { region, node, .. } = &options.manager;
+    let lock_manager::Options { region, node, .. } = manager;
     let whose = Whose { program: "lock-manager", region: region.clone(), node: *node };
     let server = options.metrics.serve(shown, whose)?;
-    let outcome = lock_manager::run(&options.manager, &figures, &read_again);
+    let outcome = lock_manager::run(manager, &figures, &read_again);
     drop(server);
     Ok(outcome?)
 }

@@ -39,6 +39,7 @@ mod demo;
 #[cfg(feature = "top")]
 mod top;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use ::lock_manager::{Log, LogFormat};
@@ -114,14 +115,14 @@ impl Command {
 }
 
 fn main() -> ExitCode {
-    let arguments = match config::with_file(std::env::args_os().collect()) {
-        Ok(arguments) => arguments,
-        Err(error) => {
-            output::complain!("rackline: {}", in_words(&error));
+    let command = match parsed(std::env::args_os().collect()) {
+        Ok(command) => command,
+        Err(Refused::ByClap(error)) => error.exit(),
+        Err(Refused::Told(error)) => {
+            output::complain!("rackline: {error}");
             return ExitCode::from(2);
         }
     };
-    let CommandLine { command } = CommandLine::parse_from(arguments);
     let format = command.log_format();
     let outcome = match Log::to_stderr(format) {
         Ok(_log) => {
@@ -145,11 +146,30 @@ fn main() -> ExitCode {
 
 /// What this process was told, from its flags and from the file that they name, read again.
 fn parsed_again() -> Result<Command, String> {
-    let arguments = config::with_file(std::env::args_os().collect());
-    let arguments = arguments.map_err(|error| in_words(&error))?;
-    CommandLine::try_parse_from(arguments)
-        .map(|line| line.command)
-        .map_err(|error| error.to_string())
+    parsed(std::env::args_os().collect()).map_err(|refused| match refused {
+        Refused::ByClap(error) => error.to_string(),
+        Refused::Told(error) => error,
+    })
+}
+
+/// Why arguments are no command.
+enum Refused {
+    /// Something in the file that they name; the error in words.
+    Told(String),
+    /// What was typed, in the words of clap; also where help was asked for.
+    ByClap(clap::Error),
+}
+
+/// The command that arguments, with the file that they name, say.
+fn parsed(arguments: Vec<OsString>) -> Result<Command, Refused> {
+    let expanded = config::with_file(arguments).map_err(|error| Refused::Told(in_words(&error)))?;
+    match CommandLine::try_parse_from(&expanded.arguments) {
+        Ok(line) => Ok(line.command),
+        Err(error) => Err(match expanded.explained(&error) {
+            Some(text) => Refused::Told(text),
+            None => Refused::ByClap(error),
+        }),
+    }
 }
 
 /// An error with its causes. Many an error says its cause itself: that is not said twice.
