@@ -17,6 +17,7 @@ mod gpu;
 mod identities;
 mod index;
 mod layered;
+mod listed;
 mod log;
 mod memory;
 mod model;

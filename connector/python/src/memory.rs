@@ -11,6 +11,7 @@ use rackline::memory::{
 use rackline::{Layers, ProcessMark};
 
 use crate::error::{Forked, error};
+use crate::listed::Listed;
 
 /// Blocks in the memory of this process, or of GPU number `gpu`, in rows of `steps` blocks. Block `b`
 /// is, for each part in order, the `bytes` bytes at
@@ -60,18 +61,19 @@ impl BlockMemory {
     ))]
     #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
     fn new(
-        parts: Vec<Part>,
+        parts: Listed<Part>,
         blocks: u32,
         owner: Py<PyAny>,
         gpu: Option<usize>,
-        layers: Option<Vec<usize>>,
+        layers: Option<Listed<usize>>,
         cuts: usize,
         steps: u32,
-        within: Option<Vec<(usize, usize)>>,
+        within: Option<Listed<(usize, usize)>>,
     ) -> PyResult<Self> {
         let span = |(address, bytes): (usize, usize)| address..address.saturating_add(bytes);
-        let within = within.map(|within| within.into_iter().map(span).collect());
-        let parts: Vec<StridedPart> = parts.into_iter().map(Into::into).collect();
+        let within = within.map(|within| within.0.into_iter().map(span).collect());
+        let parts: Vec<StridedPart> = parts.0.into_iter().map(Into::into).collect();
+        let layers = layers.map(|layers| layers.0);
         let shape = Shape { blocks, steps, cuts, layers, within };
         let blocks = StridedBlocks::new(&parts, &shape).map_err(error)?;
         let lending = lending_of_this_process();

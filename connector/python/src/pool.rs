@@ -9,8 +9,9 @@ use rackline::{AsyncPool, Namespace, SessionOptions, identity_options};
 
 use crate::error::{error, not_open, number, refused_by_gpu};
 use crate::gpu::Gpu;
+use crate::listed::Listed;
 use crate::model::Model;
-use crate::options::Given;
+use crate::options::{Given, GivenNumber, GivenQuota};
 use crate::session::Session;
 
 /// This process, attached to a pool.
@@ -24,7 +25,7 @@ impl Pool {
     #[new]
     #[pyo3(signature = (
         region, node, *, copy_threads = None, fetch_threads = None, queue_depth = None,
-        high_watermark_percent = None, low_watermark_percent = None, quotas = Vec::new(),
+        high_watermark_percent = None, low_watermark_percent = None, quotas = Listed::default(),
         publishes_by_layers = false, bind_threads = true,
     ))]
     #[expect(clippy::too_many_arguments, reason = "they have names in Python")]
@@ -32,12 +33,12 @@ impl Pool {
         py: Python<'_>,
         region: PathBuf,
         node: &Bound<'_, PyAny>,
-        copy_threads: Option<i64>,
-        fetch_threads: Option<i64>,
-        queue_depth: Option<i64>,
-        high_watermark_percent: Option<i64>,
-        low_watermark_percent: Option<i64>,
-        quotas: Vec<Bound<'_, PyAny>>,
+        copy_threads: GivenNumber<'_>,
+        fetch_threads: GivenNumber<'_>,
+        queue_depth: GivenNumber<'_>,
+        high_watermark_percent: GivenNumber<'_>,
+        low_watermark_percent: GivenNumber<'_>,
+        quotas: Listed<GivenQuota>,
         publishes_by_layers: bool,
         bind_threads: bool,
     ) -> PyResult<Self> {

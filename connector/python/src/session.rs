@@ -11,6 +11,7 @@ use crate::error::{error, number, refused};
 use crate::forwards::Forwards;
 use crate::gpu::gpu_and_stream;
 use crate::layered::{LayeredFetch, LayeredPublish};
+use crate::listed::Listed;
 use crate::memory::BlockMemory;
 use crate::prefetch::Prefetch;
 use crate::prefix::Blocks;
@@ -126,7 +127,7 @@ impl Session {
         hashes: Hashes,
         first_depth: &Bound<'_, PyAny>,
         memory: &BlockMemory,
-        block_ids: Vec<u32>,
+        block_ids: Listed<u32>,
         stream: Option<u64>,
     ) -> PyResult<Publish> {
         let first_depth: u32 = number("first_depth", first_depth)?;
@@ -144,7 +145,7 @@ impl Session {
         py: Python<'_>,
         blocks: Blocks<'_>,
         memory: &BlockMemory,
-        block_ids: Vec<u32>,
+        block_ids: Listed<u32>,
         stream: Option<u64>,
     ) -> PyResult<Fetch> {
         let gpu = gpu_and_stream(memory.gpu(), stream)?;
@@ -159,7 +160,7 @@ impl Session {
         py: Python<'_>,
         blocks: Blocks<'_>,
         memory: &BlockMemory,
-        block_ids: Vec<u32>,
+        block_ids: Listed<u32>,
         stream: Option<u64>,
     ) -> PyResult<LayeredFetch> {
         let gpu = gpu_and_stream(memory.gpu(), stream)?;
@@ -173,16 +174,21 @@ impl Session {
         &self,
         py: Python<'_>,
         hashes: Hashes,
-        depths: Vec<u32>,
+        depths: Listed<u32>,
         memory: &BlockMemory,
-        block_ids: Vec<u32>,
+        block_ids: Listed<u32>,
     ) -> PyResult<LayeredPublish> {
         self.check(memory, hashes.as_ref().len(), block_ids.len())?;
         check_depths(&depths, block_ids.len())?;
         let bytes = memory.read(py, &block_ids)?;
         let block = |((depth, hash), bytes)| NewBlock { hash, depth, bytes };
-        let blocks =
-            depths.into_iter().zip(hashes.as_ref().iter().copied()).zip(bytes).map(block).collect();
+        let blocks = depths
+            .0
+            .into_iter()
+            .zip(hashes.as_ref().iter().copied())
+            .zip(bytes)
+            .map(block)
+            .collect();
         transfers::publish_by_layers(&self.session, blocks, memory.layers(), memory.gpu())
     }
 }

@@ -7,11 +7,15 @@ use crate::completion::{Fetch, Publish};
 use crate::error::{error, number};
 use crate::gpu::gpu_and_stream;
 use crate::layered::{LayeredFetch, LayeredPublish};
+use crate::listed::Listed;
 use crate::memory::{BlockMemory, ReadBlock, in_turns};
 use crate::prefix::Blocks;
 use crate::records::Hashes;
 use crate::session::{Session, check, check_depth, check_depths};
 use crate::transfers;
+
+/// Most sessions that have a cut each.
+const SESSIONS_MAX: usize = 1 << 12;
 
 /// Sessions of which each has a cut of the same blocks. A transfer has all cuts of a block, and then
 /// those of the next.
@@ -70,7 +74,7 @@ impl Shares {
 #[pymethods]
 impl Shares {
     #[new]
-    fn new(sessions: Vec<PyRef<'_, Session>>) -> PyResult<Self> {
+    fn new(sessions: Listed<PyRef<'_, Session>, SESSIONS_MAX>) -> PyResult<Self> {
         let keys = sessions.iter().map(|session| session.keys().clone()).collect();
         let sessions: Vec<_> = sessions.iter().map(|session| session.session()).collect();
         let Some((first, others)) = sessions.split_first() else {
@@ -96,7 +100,7 @@ impl Shares {
         hashes: Hashes,
         first_depth: &Bound<'_, PyAny>,
         memory: &BlockMemory,
-        block_ids: Vec<u32>,
+        block_ids: Listed<u32>,
         stream: Option<u64>,
     ) -> PyResult<Publish> {
         let first_depth: u32 = number("first_depth", first_depth)?;
@@ -113,13 +117,13 @@ impl Shares {
     fn fetch(
         &self,
         py: Python<'_>,
-        blocks: Vec<Blocks<'_>>,
+        blocks: Listed<Blocks<'_>, SESSIONS_MAX>,
         memory: &BlockMemory,
-        block_ids: Vec<u32>,
+        block_ids: Listed<u32>,
         stream: Option<u64>,
     ) -> PyResult<Fetch> {
         let gpu = gpu_and_stream(memory.gpu(), stream)?;
-        let (blocks, count) = self.found(blocks)?;
+        let (blocks, count) = self.found(blocks.0)?;
         self.check(memory, count, block_ids.len())?;
         let to = memory.write(py, &block_ids)?;
         transfers::fetch(py, &self.session, self.keys.len(), blocks, to, gpu)
@@ -129,13 +133,13 @@ impl Shares {
     fn fetch_by_layers(
         &self,
         py: Python<'_>,
-        blocks: Vec<Blocks<'_>>,
+        blocks: Listed<Blocks<'_>, SESSIONS_MAX>,
         memory: &BlockMemory,
-        block_ids: Vec<u32>,
+        block_ids: Listed<u32>,
         stream: Option<u64>,
     ) -> PyResult<LayeredFetch> {
         let gpu = gpu_and_stream(memory.gpu(), stream)?;
-        let (blocks, count) = self.found(blocks)?;
+        let (blocks, count) = self.found(blocks.0)?;
         self.check(memory, count, block_ids.len())?;
         let (to, layers) = (memory.write(py, &block_ids)?, memory.layers());
         transfers::fetch_by_layers(py, &self.session, self.keys.len(), blocks, to, layers, gpu)
@@ -145,15 +149,15 @@ impl Shares {
         &self,
         py: Python<'_>,
         hashes: Hashes,
-        depths: Vec<u32>,
+        depths: Listed<u32>,
         memory: &BlockMemory,
-        block_ids: Vec<u32>,
+        block_ids: Listed<u32>,
     ) -> PyResult<LayeredPublish> {
         let hashes = hashes.as_ref();
         self.check(memory, hashes.len(), block_ids.len())?;
         check_depths(&depths, block_ids.len())?;
         let bytes = memory.read(py, &block_ids)?;
-        let blocks = self.new_blocks(hashes, depths.into_iter(), bytes);
+        let blocks = self.new_blocks(hashes, depths.0.into_iter(), bytes);
         transfers::publish_by_layers(&self.session, blocks, memory.layers(), memory.gpu())
     }
 }

@@ -18,7 +18,7 @@ from typing import Any
 import rackline
 from rackline._native import check_pool_options
 from rackline.engines.attachment import Attachment
-from rackline.engines.settings import PoolSettings, SettingsError
+from rackline.engines.settings import NUMBER_MAX, PoolSettings, SettingsError
 from region import Region
 
 BLOCK_BYTES = 4096 + 100
@@ -87,6 +87,8 @@ class Sessions(unittest.TestCase):
             ({"copy_threads": 65}, "the settings: copy_threads is 65: it must be from 1 to 64"),
             ({"copy_threads": 0}, "copy_threads is 0"),
             ({"queue_depth": 1 << 21}, "queue_depth is 2097152"),
+            ({"copy_threads": 1 << 70}, "copy_threads' is 1180591620717411303424: 2147483647 at most"),
+            ({"restore_wait_ms": 1 << 32}, "restore_wait_ms' is 4294967296: 2147483647 at most"),
             ({"high_watermark_percent": 10}, "watermarks of 10 and 90"),
             ({"quotas": [{"percent": 101}]}, "percent 101: 100 at most"),
             ({"quotas": [7]}, "7"),
@@ -94,6 +96,13 @@ class Sessions(unittest.TestCase):
         ]:
             with self.subTest(message), self.assertRaisesRegex(SettingsError, message):
                 PoolSettings.of({**given, **wrong})
+
+    def test_every_number_that_a_setting_may_be_is_one_of_a_call(self) -> None:
+        largest = dict(restore_wait_ms=NUMBER_MAX, recompute_ms=NUMBER_MAX)
+        settings = PoolSettings.of({"region": self.region.path, "node": 0, **largest})
+        session = self.attach().session(model(), BLOCK_BYTES)
+        options = settings.restore_options(16)
+        self.assertEqual(len(session.lookup(hashes(1), hold=True, **options).wait()), 0)
 
     def test_one_setting_has_the_numbers_of_all_hosts(self) -> None:
         given = {"region": self.region.path}
@@ -452,6 +461,7 @@ class Sessions(unittest.TestCase):
             (lambda: self.refused(copy_threads=0), "copy_threads is 0: it must be from 1 to 64"),
             (lambda: self.refused(copy_threads=65), "copy_threads is 65: it must be from 1 to 64"),
             (lambda: self.refused(copy_threads=-1), "copy_threads is -1: out of range"),
+            (lambda: self.refused(queue_depth=1 << 70), "queue_depth is 1180591620717411303424: out of"),
             (lambda: self.refused(fetch_threads=65), "fetch_threads is 65: 64 at most"),
             (lambda: self.refused(queue_depth=0), "queue_depth is 0: it must be from 1 to 1048576"),
             (lambda: self.refused(high_watermark_percent=101), "watermarks of 101 and 90"),

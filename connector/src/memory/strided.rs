@@ -44,6 +44,12 @@ pub enum StridedError {
     /// Nothing is there.
     #[error("memory without parts or without blocks")]
     Empty,
+    /// A list of them would take too much memory.
+    #[error("a row has {pieces} pieces of memory: {PIECES_MAX} at most")]
+    Pieces {
+        /// The parts of all blocks of a row.
+        pieces: usize,
+    },
     /// A number is 0.
     #[error("memory of 0 cuts, or with rows of 0 blocks: pass 1 or more of each")]
     Zero,
@@ -108,6 +114,9 @@ pub enum StridedError {
         end: usize,
     },
 }
+
+/// Most parts of all blocks of a row.
+const PIECES_MAX: usize = 1 << 24;
 
 /// The blocks of one memory.
 #[derive(Clone, Debug)]
@@ -185,12 +194,17 @@ impl StridedBlocks {
         if steps == 0 || cuts == 0 {
             return Err(StridedError::Zero);
         }
-        let cuts = cut(parts, cuts, layers.as_deref())?;
+        // First: no list of cuts is made for parts that are not there.
         if parts.is_empty() || blocks == 0 {
             return Err(StridedError::Empty);
         }
+        let cuts = cut(parts, cuts, layers.as_deref())?;
         if !blocks.is_multiple_of(steps) {
             return Err(StridedError::Rows { blocks, steps });
+        }
+        let pieces = parts.len().saturating_mul(steps as usize);
+        if pieces > PIECES_MAX {
+            return Err(StridedError::Pieces { pieces });
         }
         let rows = blocks / steps;
         parts.iter().try_for_each(|part| part.check(rows as usize, steps as usize))?;
@@ -285,11 +299,7 @@ fn cut(
     };
     let sum = counts.iter().try_fold(0usize, |sum, count| sum.checked_add(*count));
     if counts.is_empty() || counts.contains(&0) || sum != Some(parts.len()) {
-        return Err(if parts.is_empty() {
-            StridedError::Empty
-        } else {
-            StridedError::Layers { parts: parts.len() }
-        });
+        return Err(StridedError::Layers { parts: parts.len() });
     }
     let mut rest = parts;
     let cut = |counts: &[usize]| {
@@ -397,6 +407,16 @@ mod tests {
         let blocks = StridedBlocks::new(&parts, &shape(12, 4, 2, None)).unwrap();
         assert_eq!(blocks.spans(&[11, 5, 6, 8]), [1080..1160, 1160..1240]);
         assert_eq!(blocks.block_at(1240 - 1, &[5, 8]), Some(8));
+    }
+
+    #[test]
+    fn no_list_is_made_for_what_is_not_there() {
+        for cuts in [1, 1 << 36, usize::MAX] {
+            assert_eq!(refused(&[], &shape(1, 1, cuts, None)), StridedError::Empty);
+        }
+        let steps = 1 << 31;
+        let refused = refused(&[part(4096, 1 << 32, 1, 1)], &shape(steps, steps, 1, None));
+        assert_eq!(refused, StridedError::Pieces { pieces: 1 << 31 });
     }
 
     #[test]

@@ -23,6 +23,11 @@ _OPTIONS = (
     "bind_threads",
 )
 
+# A number that a setting may be at most: times of 24 days.
+NUMBER_MAX = (1 << 31) - 1
+# As the library takes it.
+RECOMPUTE_US_MAX = (1 << 32) - 1
+
 
 class SettingsError(ValueError):
     """A setting is wrong, or Rackline does not support the engine. The message says what to change."""
@@ -79,7 +84,8 @@ class PoolSettings:
         else:
             # What came by then is told in the last tenth.
             wait_ms = min(wait_ms * 9 // 10, self.restore_wait_ms)
-        return {"restore_wait_ms": wait_ms, "recompute_us": self.recompute_ms * block_tokens}
+        recompute_us = min(self.recompute_ms * block_tokens, RECOMPUTE_US_MAX)
+        return {"restore_wait_ms": wait_ms, "recompute_us": recompute_us}
 
     @property
     def publishes_by_layers(self) -> bool:
@@ -116,6 +122,8 @@ class PoolSettings:
                 )
             if wanted is int and value < 0:
                 raise SettingsError(f"the setting {name!r} is {value}: too small")
+            if wanted is int and value > NUMBER_MAX:
+                raise SettingsError(f"the setting {name!r} is {value}: {NUMBER_MAX} at most")
         settings = cls(**found)
         try:
             check_pool_options(**settings.pool_options())
