@@ -25,6 +25,8 @@ fn copy() -> TempDir {
     let prove = "echo asked prove $*; test $1 != simulate";
     program(&folder.path().join("target/release/prove"), prove);
     program(&folder.path().join("tests/fuzz/run"), "echo asked fuzz $*");
+    let arguments = "echo asked arguments $* with $RACKLINE_SEEDS seeds";
+    program(&folder.path().join("tests/engines/vllm/run"), arguments);
     program(&folder.path().join("benches/rack/run"), "echo asked rack");
     program(&folder.path().join("tests/virtual-hosts/run"), "echo asked virtual-hosts $*");
     let wheels = folder.path().join("connector/python/tests/equal_wheels");
@@ -63,6 +65,8 @@ fn all_parts_run_and_the_one_that_fails_is_told() {
         "prove torture --seconds 1200 --seed 8 --scarce",
         "prove torture --drives --seconds 1200",
         "fuzz 1200",
+        "cargo test --locked -p rackline-cli",
+        "arguments test_arbitrary with 500 seeds",
         "rack",
         "virtual-hosts hmem",
         "equal-wheels",
@@ -71,11 +75,11 @@ fn all_parts_run_and_the_one_that_fails_is_told() {
     for (asked, begin) in asked.iter().zip(begins) {
         assert!(asked.starts_with(begin), "{asked}, not {begin}");
     }
-    assert!(said.contains("part 5 of 12, simulate: begins at"), "{said}");
-    assert!(said.contains("part 5 of 12, simulate: FAILED"), "{said}");
-    assert!(said.contains("part 11 of 12, virtual-hosts: passed"), "{said}");
+    assert!(said.contains("part 5 of 14, simulate: begins at"), "{said}");
+    assert!(said.contains("part 5 of 14, simulate: FAILED"), "{said}");
+    assert!(said.contains("part 13 of 14, virtual-hosts: passed"), "{said}");
     let rows = said.lines().skip_while(|line| !line.starts_with("part  "));
-    assert_eq!(rows.filter(|row| row.ends_with("passed")).count(), 11, "{said}");
+    assert_eq!(rows.filter(|row| row.ends_with("passed")).count(), 13, "{said}");
 }
 
 #[test]

@@ -5,6 +5,8 @@
 //! one in the file.
 
 mod file;
+#[cfg(test)]
+mod hostile;
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read as _;
