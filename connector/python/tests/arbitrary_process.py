@@ -15,10 +15,12 @@ import faulthandler
 import gc
 import json
 import logging
+import os
 import pickle
 import random
 import resource
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -37,6 +39,24 @@ SMALL_MS = (0, 1, 5, 20)
 MEMORY = [bytearray(BLOCKS * BLOCK_BYTES) for _ in range(4)]
 """Lent to transfers, and read by nobody before the end."""
 ADDRESSES = [ctypes.addressof(ctypes.c_char.from_buffer(each)) for each in MEMORY]
+KINDS: list[type | None] = [
+    None,
+    rackline.Pool,
+    rackline.Index,
+    rackline.Session,
+    rackline.Shares,
+    rackline.Forwards,
+    rackline.Lookup,
+    rackline.Presence,
+    rackline.Prefetch,
+    rackline.Publish,
+    rackline.Fetch,
+    rackline.LayeredFetch,
+    rackline.LayeredPublish,
+    rackline.Prefix,
+    rackline.IndexPrefix,
+]
+"""Whose methods are called; ``None`` stands for functions."""
 Call = tuple[Callable[..., Any], list[Any], dict[str, Any]]
 
 
@@ -60,11 +80,29 @@ class Storm:
         self.region, self.dice = region, random.Random(seed)
         self.kept: dict[type, list[Any]] = {}
         self.called: set[str] = set()
+        self.doing = ""
+        """The call that was begun last."""
         self.succeeded = self.refused = 0
-        self.keep(rackline.Pool(region, 0, publishes_by_layers=True))
-        self.keep(rackline.Model(**model()))
-        self.keep(self.a(rackline.Pool).session(self.a(rackline.Model), BLOCK_BYTES, chunk_timeout_ms=5))
-        self.keep(rackline.block_memory(self.array(0)))
+        self.good: dict[type, list[Any]] = {}
+        self.renew()
+
+    def renew(self) -> None:
+        """Good things to call, and to give: what there was may be closed."""
+        for pool in self.good.get(rackline.Pool, []):
+            pool.close()
+        pool = rackline.Pool(self.region, 0, publishes_by_layers=True)
+        of_model = rackline.Model(**model())
+        session = pool.session(of_model, BLOCK_BYTES, chunk_timeout_ms=5)
+        shares = rackline.Shares([session] * CUTS)
+        memories = [rackline.block_memory(self.array(0)), self.cut_in(CUTS)]
+        things = [pool, of_model, session, shares, *memories]
+        self.good = {type(thing): [it for it in things if type(it) is type(thing)] for thing in things}
+        for thing in things:
+            self.keep(thing)
+
+    def cut_in(self, cuts: int) -> rackline.BlockMemory:
+        function, given, named = self.parts(cuts)
+        return function(*given, **named)
 
     def array(self, number: int) -> memoryview:
         return memoryview(MEMORY[number]).cast("B", (BLOCKS, BLOCK_BYTES))
@@ -79,34 +117,40 @@ class Storm:
             things[self.dice.randrange(4)] = thing
 
     def a(self, kind: type) -> Any:
-        """One that is kept of this type, or ``None``."""
-        return self.dice.choice(self.kept.get(kind) or [None])
+        """One that is kept of this type, often a good one, or ``None``."""
+        from_good = kind in self.good and self.dice.random() < 0.5
+        return self.dice.choice((self.good if from_good else self.kept).get(kind) or [None])
+
+    def memory(self, cuts: int) -> Any:
+        """Memory, mostly of so many cuts."""
+        fits = [it for it in self.kept[rackline.BlockMemory] + self.good[rackline.BlockMemory] if it.cuts == cuts]
+        return self.dice.choice(fits) if self.dice.random() < 0.9 else self.a(rackline.BlockMemory)
 
     def kept_or_any(self) -> Any:
         if self.dice.random() < 0.3:
             return self.a(self.dice.choice(list(self.kept)))
         return arbitrary(self.dice)
 
-    def several(self) -> tuple[Any, Any, list[int]]:
+    def several(self, cuts: int) -> tuple[Any, Any, list[int]]:
         """Hashes, memory and places of as many blocks."""
-        count, memory = self.dice.randrange(5), self.a(rackline.BlockMemory)
+        count, memory = self.dice.randrange(5), self.memory(cuts)
         places = self.dice.sample(range(max(memory.blocks, count)), count)
         return hashes(self.dice, count), memory, places
 
-    def found(self) -> tuple[Any, Any, list[int]]:
+    def found(self, cuts: int) -> tuple[Any, Any, list[int]]:
         """Blocks to fetch, memory and places."""
         prefix = self.a(rackline.Prefix)
-        names, memory, places = self.several()
+        names, memory, places = self.several(cuts)
         if prefix is None:
             return bytes(rackline.HANDLE_BYTES * len(places)), memory, places
         places = self.dice.sample(range(max(memory.blocks, len(prefix))), len(prefix))
         form = self.dice.choice([prefix, prefix.handles(), (names, prefix.keyless_handles())])
         return form, memory, places
 
-    def parts(self) -> Call:
+    def parts(self, cuts: int) -> Call:
         """Memory, in the array whose address the call vouches for: elsewhere it is refused."""
         number = self.dice.randrange(len(ADDRESSES))
-        steps, cuts = self.dice.choice([1, 1, 2, 4]), self.dice.choice([1, CUTS])
+        steps = self.dice.choice([1, 1, 2, 4])
         # Two: both of one cut, or each a cut.
         part = BLOCK_BYTES * cuts // 2
         row, address = 2 * steps * part, ADDRESSES[number]
@@ -139,7 +183,7 @@ class Storm:
             "Pool": (rackline.Pool, [region, 0], dict(self.options(), publishes_by_layers=True)),
             "Index": (rackline.Index, [region], {}),
             "Index.model": (rackline.Index.model, [self.a(rackline.Model), BLOCK_BYTES], self.place()),
-            "BlockMemory": self.parts(),
+            "BlockMemory": self.parts(self.dice.choice([1, CUTS])),
             "block_memory": self.arrays(),
             "Shares": (rackline.Shares, [[self.a(rackline.Session) for _ in range(CUTS)]], {}),
             "check_pool_options": (check_pool_options, [], self.options()),
@@ -150,9 +194,10 @@ class Storm:
             "unpin": (rackline.unpin, [region, 1], self.asking()),
         }
 
-    def methods(self) -> dict[type, dict[str, tuple[list[Any], dict[str, Any]]]]:
-        names, memory, places = self.several()
-        found, to, into = self.found()
+    def methods(self, kind: type | None) -> dict[type, dict[str, tuple[list[Any], dict[str, Any]]]]:
+        cuts = CUTS if kind is rackline.Shares else 1
+        names, memory, places = self.several(cuts)
+        found, to, into = self.found(cuts)
         depth, wait = self.dice.randrange(5), ([self.dice.choice([None, *SMALL_MS])], {})
         short = ([self.dice.choice(SMALL_MS)], {})
         depths = [depth + at for at in range(len(places))]
@@ -237,22 +282,23 @@ class Storm:
                 del named[key]
         if self.dice.random() < 0.02:
             given.append(self.kept_or_any())
-        if self.dice.random() < 0.02 and given:
+        if self.dice.random() < 0.02 and given and not keeps_time:
             given.pop()
         if self.dice.random() < 0.02:
             named["unknown"] = 1
         return given, named
 
     def one(self) -> None:
-        functions, methods = self.functions(), self.methods()
-        kind = self.dice.choice([None, *methods])
+        kind = self.dice.choice(KINDS)
+        functions, methods = self.functions(), self.methods(kind)
         if kind is None:
             name = self.dice.choice(list(functions))
             function, given, named = functions[name]
         else:
             method = self.dice.choice(list(methods[kind]))
             name, thing = f"{kind.__name__}.{method}", self.a(kind)
-            if thing is None or (method in ("close", "__exit__") and self.dice.random() < 0.9):
+            ends_all = kind is rackline.Pool and method in ("close", "__exit__")
+            if thing is None or (ends_all and self.dice.random() < 0.7):
                 return
             function, (given, named) = getattr(thing, method), methods[kind][method]
         was_given, was_named = given, named
@@ -266,6 +312,7 @@ class Storm:
         self.keep(result)
 
     def call(self, name: str, function: Any, given: list[Any], named: dict[str, Any]) -> Any:
+        self.doing = name
         try:
             result = function(*given, **named)
         except Exception:
@@ -294,9 +341,10 @@ class Storm:
             thing == self.kept_or_any()  # noqa: B015
 
     def end(self) -> None:
-        for pool in self.kept[rackline.Pool]:
+        for pool in self.kept[rackline.Pool] + self.good[rackline.Pool]:
             pool.close()
         self.kept.clear()
+        self.good.clear()
         gc.collect()
 
 
@@ -319,15 +367,27 @@ def all_works(region: str) -> None:
         prefix.release()
 
 
+def hangs(call: str) -> None:
+    print(f"hangs in {call}", file=sys.stderr, flush=True)
+    faulthandler.dump_traceback()
+    os._exit(3)
+
+
 def main(region: str, seed: str, calls: str) -> None:
-    faulthandler.dump_traceback_later(HANGS_S, exit=True)
+    # Also of one that keeps Python's lock.
+    faulthandler.dump_traceback_later(HANGS_S + 5, exit=True)
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE_BYTES, ADDRESS_SPACE_BYTES))
     logging.basicConfig(level=logging.ERROR)
     # What a value of the test raises where nobody can be told of it.
     sys.unraisablehook = lambda _: None
     storm = Storm(region, int(seed))
+    ends_hang = threading.Timer(HANGS_S, lambda: hangs(storm.doing))
+    ends_hang.daemon = True
+    ends_hang.start()
     for number in range(int(calls)):
         try:
+            if number % 100 == 99:
+                storm.renew()
             storm.one()
             if number % 10 == 0:
                 storm.look()

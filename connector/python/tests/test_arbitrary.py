@@ -29,8 +29,8 @@ from rackline.engines.settings import PoolSettings, SettingsError
 from region import Region
 
 PROCESS = pathlib.Path(__file__).with_name("arbitrary_process.py")
-SEEDS = int(os.environ.get("RACKLINE_SEEDS", "6"))
-CALLS = 2000
+SEEDS = int(os.environ.get("RACKLINE_SEEDS", "4"))
+CALLS = 3000
 PEAK_KIB = 1 << 20
 LIMIT_S = 150
 # Without a GPU. A driver's stand-in is in test_gpu.py.
