@@ -20,10 +20,10 @@
 //!   for all blocks that a drive restores into the pool, however long, and then reads the prompt. Restores
 //!   and backups pass the host's link to the device, too. A backup moves few blocks at a time, so that
 //!   reads do not wait long for it. Decode workers look into the pool alone.
-//! - **RACK-S8** When a node is killed, what its workers had begins again, and all know at once. Blocks in
+//! - **RACK-S8** When a node is killed, what its workers had begins again, and the scheduler and all workers know at once. Blocks in
 //!   the shared memory stay, and another node takes them over. What the node had in its own memory is
-//!   gone: prompts on their way from it (*direct*, *host-cache*) begin again, and the node's part of a
-//!   *store* begins empty on the next node. Its drives are not read any more.
+//!   gone: prompts on their way from the node (*direct*, *host-cache*) begin again, and the node's part of
+//!   a *store* begins empty on the next node. The node's drives are not read any more.
 
 use std::fmt;
 use std::str::FromStr;

@@ -7,16 +7,16 @@
 //!   that. A word in the host's DRAM says so to all processes of the host, for this life of the node.
 //!   The directive stays in the region: a node that joins again looks for it when it attaches. A node that
 //!   sees a new directive about itself decides anew, by all lines that it can read: so it is drained
-//!   exactly when it would be if it joined now. Drains and their ends count in the order of CLEAR-D7. Who
-//!   asks takes a later time than all that it sees asked for of that node, so clocks decide only of
+//!   exactly when it would be if it joined now. Drains and their ends count in the order of CLEAR-D7. The
+//!   asking node takes a later time than all that it sees asked for of that node, so clocks decide only of
 //!   requests that were made at once. Lines that cannot be read are passed over: a drain behind them
 //!   counts. Blocks come back from drives meanwhile: agents serve others until they stop.
 //! - **CLEAR-D11** Before the line of a drain in force is written again, the asking node says *drained*
 //!   in a new line, with the time of the drain, and counts that: so a death in between loses neither. It
 //!   counts by that time alone and is no later request, so a node that has seen a later end of the drain
 //!   is not drained again. The end of a drain stays in the same way, as *not drained*, for as long as
-//!   another node has a line of a drain that it ends. Who reads the lines counts the requests again then,
-//!   and reads anew when there are more. A line is left for what is asked, and one for what
+//!   another node has a line of a drain that it ends. A node that has read the lines counts the requests
+//!   again, and reads anew when there are more. A line is left for what is asked, and one for what
 //!   is said again: a node that asks for more than 14 drains forgets some, and the log says so.
 
 use std::collections::BTreeSet;
@@ -138,7 +138,7 @@ impl<B: Backend> Cache<'_, B> {
         if !all && tags.is_empty() {
             return 0;
         }
-        // Whose memory failed answers nobody.
+        // A process whose memory failed answers nobody.
         self.clear_own_blocks(clock, |tag| all || tags.contains(&tag)).unwrap_or(0)
     }
 

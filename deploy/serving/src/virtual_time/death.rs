@@ -15,13 +15,13 @@ pub(super) enum Worker {
     Decode(u16),
 }
 
-/// Who has died, and who would lose what by a death.
+/// The node and the workers that have died, and which worker has each request.
 #[derive(Debug)]
 pub(super) struct Deaths {
     dead_node: Option<u16>,
     dead_prefill: Vec<u16>,
     dead_decode: Vec<u16>,
-    /// Of each request.
+    /// The worker that has each request.
     at: Vec<Worker>,
 }
 
@@ -53,7 +53,7 @@ impl Deaths {
 }
 
 impl Run<'_> {
-    /// Whether it would happen to a worker or an agent that has died.
+    /// Whether the event belongs to a worker or an agent that has died.
     pub(super) fn is_of_the_dead(&self, event: Event) -> bool {
         let Deaths { dead_node, dead_prefill, dead_decode, .. } = &self.deaths;
         match event {
@@ -86,7 +86,7 @@ impl Run<'_> {
         for worker in self.deaths.dead_prefill.clone() {
             let had = self.deaths.requests_of(Worker::Prefill(worker));
             for request in &had {
-                // It had not told anybody what it had found.
+                // The worker had not told the scheduler yet what it found.
                 let served = &mut self.served[*request];
                 if served.restarts == 0 {
                     (served.hits, served.from_drives) = (0, 0);

@@ -117,7 +117,7 @@ struct Run<'s> {
     /// When the stage began that each request is in.
     since_ns: Vec<u64>,
     served: Vec<Served>,
-    /// Stages that nobody is told of.
+    /// Stages of requests that began again behind their first token. No figure has them.
     untold: Times,
     events: Events,
 }
@@ -208,8 +208,8 @@ impl<'s> Run<'s> {
         now_ns - since_ns
     }
 
-    /// The stages of a request, as far as they lead to its first token. The reader has had the first token
-    /// of some requests that begin again.
+    /// Where the stages up to the first token of a request are noted. The reader has had the first token of
+    /// some requests that begin again: their stages stay as they were.
     fn times(&mut self, request: usize) -> &mut Times {
         let served = &mut self.served[request];
         if served.ttft_ns == 0 { &mut served.times } else { &mut self.untold }
