@@ -1,12 +1,15 @@
 //! A pool with an agent beside one without: publish and fetch while backups run, lookups, and the
-//! processor time of backups and restores.
+//! processor time of backups and restores. What two threads cost each other on the same machine is
+//! measured in the same run.
 //!
 //! `cargo bench -p rackline-benches --bench agent`. The folder is `RACKLINE_BENCH_FOLDER`, else one in
 //! the build's folder: it has to lie on the drive that is to be measured. Both pools take turns, and each
 //! ratio is the median over all rounds.
 
 use std::error::Error;
+use std::hint::black_box;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use cxl_shm::clock::SystemClock;
@@ -15,8 +18,8 @@ use kv_drive::encoding::{EncodingChoice, EncodingOptions};
 use kv_drive::io::EngineKind;
 use kv_drive::policy::AdmissionKind;
 use rackline::{
-    Attention, BlockHash, Dtype, KvGeometry, NewBlock, Pool, RestoreOptions, ScratchRegion,
-    Session, SessionOptions,
+    Attention, BlockHash, Dtype, Forwards, KvGeometry, NewBlock, Pool, RestoreOptions,
+    ScratchRegion, Session, SessionOptions,
 };
 use rackline_agent::{
     Agent, BackupSettings, DriveFolder, RestoreSettings, ScheduleSettings, Settings,
@@ -26,10 +29,14 @@ use rackline_benches::{median, processor_seconds};
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
 const BLOCK: usize = 256 << 10;
-/// Blocks of a round: so many that backups of the round before run beside.
+/// Blocks of a round.
 const BLOCKS: usize = 128;
+/// Blocks of a round that are timed, beside backups of those before them.
+const TIMED: usize = 32;
+/// How long an engine computes between two uses of the pool.
+const FORWARD_MS: u64 = 8;
 /// Room for the blocks of all rounds below the watermark at which eviction starts.
-const REGION_BYTES: u64 = 1 << 30;
+const REGION_BYTES: u64 = 3 << 30;
 const DRIVE_BYTES: u64 = 4 << 30;
 const PREFIX: usize = 256;
 const LOOKUP_BLOCK: usize = 4096;
@@ -120,37 +127,132 @@ fn fetch(session: &Session<'_>, hashes: &[BlockHash], into: &mut [u8]) -> Outcom
     Ok(())
 }
 
-/// Publish and fetch while what the round before published is backed up.
+/// What runs on the other processors while a pool is measured.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Beside {
+    Nothing,
+    /// A thread that touches no memory: what two busy threads cost each other.
+    Arithmetic,
+    /// A thread that copies blocks from memory to memory all the time: what any other use of the memory
+    /// costs.
+    Copies,
+    /// Backups of an agent that no engine tells of its forwards.
+    Backups,
+    /// Backups of an agent that an engine tells of its forwards. The engine uses the pool between them.
+    Forwards,
+}
+
+const WAYS: [Beside; 5] =
+    [Beside::Nothing, Beside::Arithmetic, Beside::Copies, Beside::Backups, Beside::Forwards];
+
+/// Publish and fetch, by what runs beside them. The four take turns in each round.
 fn beside(folder: &Path, rounds: usize) -> Outcome<()> {
     let folder = tempfile::tempdir_in(folder)?;
     let (with, without) = (region(BLOCK)?, region(BLOCK)?);
     let agent = start(&with, folder.path())?;
     let pools = [Pool::attach(with.path(), 0)?, Pool::attach(without.path(), 0)?];
+    for pool in &pools {
+        // As `rackline format` does. Else the time of a publish is that of the system's page faults.
+        pool.attachment().region().prefault(64 << 20, |_, _| ())?;
+    }
+    let [busy, quiet] = [pools[0].session(options(BLOCK)?)?, pools[1].session(options(BLOCK)?)?];
     let mut buffer = vec![0x5a; BLOCK];
-    let (mut puts, mut gets) = (Vec::new(), Vec::new());
+    let mut ways = WAYS;
+    let (mut ratios, mut written) = ([const { Vec::new() }; 2 * WAYS.len()], [0; WAYS.len()]);
     for round in 0..=rounds {
-        let hashes = hashes(round * BLOCKS, BLOCKS);
-        let mut us = [[0.0; 2]; 2];
-        for (pool, us) in pools.iter().zip(&mut us) {
-            let session = pool.session(options(BLOCK)?)?;
-            us[0] = timed(|| publish(&session, &hashes, &buffer))?;
-            us[1] = timed(|| fetch(&session, &hashes, &mut buffer))?;
+        let mut us = [[0.0; 2]; WAYS.len()];
+        for way in ways {
+            let has_agent = matches!(way, Beside::Backups | Beside::Forwards);
+            let session = if has_agent { &busy } else { &quiet };
+            let mut forwards = match way {
+                Beside::Forwards => Some(session.report_forwards().ok_or("no room to report")?),
+                _ => None,
+            };
+            let mut forward = || {
+                let _ = forwards.as_mut().map(|forwards| forwards.begin(1024, 0));
+                SystemClock::start().sleep_ms(FORWARD_MS);
+                let _ = forwards.as_mut().map(Forwards::end);
+            };
+            // The agent learns how long they take.
+            (0..4).for_each(|_| forward());
+            let numbers = hashes((WAYS.len() * round + way as usize) * BLOCKS, BLOCKS);
+            let (backlog, blocks) = numbers.split_at(BLOCKS - TIMED);
+            let (all, before) = (agent.figures().backed_up + BLOCKS as u64, written_bytes(&agent));
+            publish(session, backlog, &buffer)?;
+            for blocks in blocks.chunks(TIMED / 4) {
+                forward();
+                let [put, get] = beside_thread(way, || {
+                    let put = timed(|| publish(session, blocks, &buffer))?;
+                    Ok([put, timed(|| fetch(session, blocks, &mut buffer))?])
+                })?;
+                us[way as usize][0] += put;
+                us[way as usize][1] += get;
+            }
+            written[way as usize] += written_bytes(&agent) - before;
+            drop(forwards);
+            if has_agent {
+                until("all blocks are on the drive", || agent.figures().backed_up >= all);
+            }
         }
+        ways.rotate_left(1);
         if round > 0 {
-            puts.push(us[0][0] / us[1][0]);
-            gets.push(us[0][1] / us[1][1]);
+            for (at, ratios) in ratios.iter_mut().enumerate() {
+                ratios.push(us[at / 2][at % 2] / us[0][at % 2]);
+            }
         }
     }
-    let written_mib = agent.figures().backed_up_bytes >> 20;
+    let [_, _, put_a, get_a, put_c, get_c, put_b, get_b, put_f, get_f] = ratios.map(median);
+    let mib = |way: Beside| written[way as usize] >> 20;
     println!(
-        "blocks of {} KiB while backups run: publish takes {:.2} times as long as without an agent, fetch \
-         {:.2}; {written_mib} MiB were backed up meanwhile",
+        "blocks of {} KiB, publish and fetch in times of a quiet pool\n\
+         between forwards that the agent is told of: {put_f:.2} and {get_f:.2}; {} MiB backed up meanwhile\n\
+         while backups run at any time: {put_b:.2} and {get_b:.2}; {} MiB\n\
+         beside a thread that copies memory: {put_c:.2} and {get_c:.2}\n\
+         beside a thread that computes: {put_a:.2} and {get_a:.2}",
         BLOCK >> 10,
-        median(puts),
-        median(gets),
+        mib(Beside::Forwards),
+        mib(Beside::Backups),
     );
     agent.stop()?;
     Ok(())
+}
+
+/// Bytes that were given to drives so far.
+fn written_bytes(agent: &Agent) -> u64 {
+    let figures = agent.figures();
+    figures.window_bytes + figures.idle_bytes + figures.late_bytes
+}
+
+/// Does `work` beside a thread of the kind that `way` names.
+fn beside_thread<T>(way: Beside, work: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        let (is_ready, ready) = std::sync::mpsc::channel();
+        let over = &is_over;
+        threads.spawn(move || {
+            let (from, mut to) = (vec![0x5a_u8; 64 * BLOCK], vec![0xa5_u8; 64 * BLOCK]);
+            let (mut number, mut at) = (1_u64, 0);
+            let _ = is_ready.send(());
+            while !over.load(Ordering::Relaxed) {
+                match way {
+                    Beside::Nothing | Beside::Backups | Beside::Forwards => break,
+                    Beside::Arithmetic => {
+                        for _ in 0..1000 {
+                            number = black_box(number.wrapping_mul(0x9e37_79b9).rotate_left(5));
+                        }
+                    }
+                    Beside::Copies => {
+                        to[at..at + BLOCK].copy_from_slice(black_box(&from[at..at + BLOCK]));
+                        at = (at + BLOCK) % from.len();
+                    }
+                }
+            }
+        });
+        ready.recv()?;
+        let outcome = work();
+        is_over.store(true, Ordering::Relaxed);
+        outcome
+    })
 }
 
 /// Processor seconds of this process, in which the agent runs, for a GiB that is backed up, and for one
