@@ -56,18 +56,24 @@ pub(super) struct Stream {
 
 impl Stream {
     pub(super) fn start(session: AsyncSession) -> io::Result<Self> {
+        let clock = SystemClock::start();
+        Self::fetching(move |work| fetch(&session, work, &clock))
+    }
+
+    /// Has each layer fetched by `fetch`, on the thread.
+    fn fetching(fetch: impl Fn(Work) -> Done + Send + 'static) -> io::Result<Self> {
         let (work, to_do) = by_layer();
         let (tell, done) = unbounded();
-        let run = move |(session, to_do): (AsyncSession, Taking<Work>)| {
-            let clock = SystemClock::start();
+        let run = move |(fetch, to_do): (_, Taking<Work>)| {
+            let fetch: Box<dyn Fn(Work) -> Done + Send> = fetch;
             // Nobody listens any more when the executor is dropped.
             while let Some(work) = to_do.take() {
-                if tell.send(fetch(&session, work, &clock)).is_err() {
+                if tell.send(fetch(work)).is_err() {
                     break;
                 }
             }
         };
-        let thread = spawn_with("rackline-stream", (session, to_do), run);
+        let thread = spawn_with("rackline-stream", (Box::new(fetch) as _, to_do), run);
         let thread = thread.map_err(|(error, _)| error)?;
         Ok(Self { work: Some(work), done, busy: 0, busy_bytes: 0, thread: Some(thread) })
     }
@@ -149,4 +155,45 @@ fn fetch(session: &AsyncSession, work: Work, clock: &SystemClock) -> Done {
         },
     };
     Done { request, layer, buffer, outcome, took_ns: clock.now_ns() - began_ns }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use cxl_shm::clock::Clock as _;
+
+    use super::*;
+
+    #[test]
+    fn a_dropped_stream_fetches_nothing_more() {
+        let (begins, begun) = mpsc::channel();
+        let (open, gate) = mpsc::channel::<()>();
+        let mut stream = Stream::fetching(move |Work { request, layer, buffer, .. }| {
+            begins.send(request).unwrap();
+            gate.recv().unwrap_err();
+            Done { request, layer, buffer, outcome: Ok(()), took_ns: 1 }
+        })
+        .unwrap();
+        let layers = Arc::new(Layers::new([64]));
+        for request in 0..100 {
+            let (blocks, checksums, buffer) = Default::default();
+            let layers = Arc::clone(&layers);
+            let work = Work { request, layer: 1, index: 0, layers, blocks, checksums, buffer };
+            stream.begin(work).unwrap();
+        }
+        assert_eq!(begun.recv(), Ok(0));
+        std::thread::scope(|threads| {
+            threads.spawn(move || drop(stream));
+            // What the thread has not begun is dropped before the stream waits for its thread. The
+            // thread has one.
+            let clock = SystemClock::start();
+            while Arc::strong_count(&layers) > 2 {
+                assert!(clock.now_ms() < 60_000, "what waits stays with the thread");
+                clock.sleep_ms(1);
+            }
+            drop(open);
+        });
+        assert_eq!(begun.iter().count(), 0, "layers were fetched for nobody");
+    }
 }

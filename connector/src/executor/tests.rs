@@ -395,22 +395,3 @@ fn what_cannot_be_streamed_is_refused() {
     let closed = iterate(&mut executor, &offload(&[2])).unwrap_err();
     assert!(matches!(closed, ExecutorError::Refused(_)), "{closed}");
 }
-
-#[test]
-fn a_dropped_executor_fetches_nothing_more() {
-    let bed = Bed::new(Duration::from_secs(30));
-    let mut executor = Executor::new(bed.session.clone(), layers()).unwrap();
-    let mut batch = Vec::new();
-    for request in 0..100 {
-        executor.admit(request, bed.held(), &mut |_, _| ()).unwrap();
-        batch.push((request, Placement::new(&[5, 6], LAYERS).unwrap()));
-    }
-    executor.begin(&batch).unwrap();
-    drop(executor);
-    let clock = SystemClock::start();
-    while clock.now_ms() < 500 {
-        clock.sleep_ms(10);
-    }
-    let streamed = bed.pool.metrics().streamed_blocks / u64::from(BLOCKS);
-    assert!(streamed < 100, "{streamed} of 200 layers were fetched for nobody");
-}
