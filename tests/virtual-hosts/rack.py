@@ -103,19 +103,20 @@ def figures(text: str) -> dict[str, str]:
 
 
 def build() -> dict[str, bytes]:
-    """Builds what runs on the hosts, as other steps of continuous integration build it, and returns
-    the files: programs without debugging information, and the libraries that they load."""
-    programs = {"rackline": "rackline-cli", "dax-suite": "rackline-tests"}
-    for name, package in programs.items():
-        subprocess.run(
-            ["cargo", "build", "--release", "--locked", "-p", package, "--bin", name],
-            cwd=REPOSITORY,
-            check=True,
-        )
+    """Builds what runs on the hosts, as `cargo test --workspace` builds it, and returns the files:
+    programs without debugging information, and the libraries that they load."""
+    programs = ["rackline", "dax-suite"]
+    # The programs of a package are built with its tests. A release build would compile everything again.
+    tests = ["--test", "demo", "--test", "simulated_locks"]
+    subprocess.run(
+        ["cargo", "test", "--quiet", "--locked", "--workspace", "--no-run", *tests],
+        cwd=REPOSITORY,
+        check=True,
+    )
     files = {}
     with tempfile.TemporaryDirectory(prefix="stripped.") as folder:
         for name in programs:
-            built = target_folder() / "release" / name
+            built = target_folder() / "debug" / name
             stripped = pathlib.Path(folder) / name
             subprocess.run(["strip", "--output-file", stripped, built], check=True)
             files[f"/bin/{name}"] = stripped.read_bytes()
