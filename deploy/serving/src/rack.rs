@@ -66,6 +66,18 @@ impl Rack {
         worker % self.nodes
     }
 
+    /// The prefill workers of a node.
+    #[must_use]
+    pub fn prefill_of(&self, node: u16) -> Vec<u16> {
+        (0..self.prefill).filter(|worker| self.prefill_node(*worker) == node).collect()
+    }
+
+    /// The decode workers of a node.
+    #[must_use]
+    pub fn decode_of(&self, node: u16) -> Vec<u16> {
+        (0..self.decode).filter(|worker| self.decode_node(*worker) == node).collect()
+    }
+
     /// Nodes that have a prefill worker: the first ones.
     #[must_use]
     pub fn prefill_nodes(&self) -> u16 {

@@ -93,11 +93,22 @@ impl Scheduler {
         std::iter::from_fn(|| self.decode()).collect()
     }
 
+    /// Workers have been killed: from now on they get nothing. Of each, [`Scheduler::lost_prefill`] or
+    /// [`Scheduler::lost_decode`] says later what it had.
+    pub fn killed(&mut self, prefill: &[u16], decode: &[u16]) {
+        self.idle.retain(|idle| !prefill.contains(idle));
+        for worker in prefill {
+            self.lost[usize::from(*worker)] = true;
+        }
+        for worker in decode {
+            self.decoding[usize::from(*worker)] = None;
+        }
+    }
+
     /// A prefill worker has died, with the request that it had. The request is the next to be computed.
     #[must_use]
     pub fn lost_prefill(&mut self, worker: u16, request: Option<usize>) -> Option<Action> {
-        self.idle.retain(|idle| *idle != worker);
-        self.lost[usize::from(worker)] = true;
+        self.killed(&[worker], &[]);
         if let Some(request) = request {
             self.waiting.push_front(request);
         }
@@ -108,7 +119,7 @@ impl Scheduler {
     /// they had in the pool is found.
     #[must_use]
     pub fn lost_decode(&mut self, worker: u16, requests: &[usize]) -> Vec<Action> {
-        self.decoding[usize::from(worker)] = None;
+        self.killed(&[], &[worker]);
         for request in requests.iter().rev() {
             self.waiting.push_front(*request);
         }

@@ -20,10 +20,12 @@
 //!   for all blocks that a drive restores into the pool, however long, and then reads the prompt. Restores
 //!   and backups pass the host's link to the device, too. A backup moves few blocks at a time, so that
 //!   reads do not wait long for it. Decode workers look into the pool alone.
-//! - **RACK-S8** When a node is killed, what its workers had begins again, and the scheduler and all workers know at once. Blocks in
-//!   the shared memory stay, and another node takes them over. What the node had in its own memory is
-//!   gone: prompts on their way from the node (*direct*, *host-cache*) begin again, and the node's part of
-//!   a *store* begins empty on the next node. The node's drives are not read any more.
+//! - **RACK-S8** When a node is killed, what its workers had begins again. The scheduler and all workers
+//!   know at once. Blocks in the shared memory stay. The next node with a prefill worker takes them over,
+//!   and lets them leave where it needs room. What the node had in its own memory is gone. A prompt that
+//!   was to come from the node (*direct*, *host-cache*) begins again when its decode worker would have
+//!   it. The node's part of a *store* begins empty on the next node. What a store was moving at that time
+//!   still arrives. The node's drives are not read any more.
 
 use std::fmt;
 use std::str::FromStr;

@@ -473,9 +473,9 @@ proptest! {
     #[test]
     fn every_request_is_answered_and_its_stages_add_up(
         mut requests in proptest::collection::vec(any_request(), 1..40),
-        (nodes, prefill, decode) in (1..4_u16, 2..4_u16, 2..4_u16),
+        (nodes, prefill, decode) in (1..4_u16, 2..4_u16, 2..7_u16),
         chunks in 1..60_u32,
-        batch_max in 1..5_u32,
+        (batch_max, kv_tokens_max) in (1..5_u32, 20..400_u64),
         room_blocks in 1..60_u64,
         system in proptest::sample::select(&System::ALL[..]),
         (killed, at_ms) in (0..4_u16, 0..2000_u64),
@@ -483,7 +483,8 @@ proptest! {
         requests.sort_by_key(|it| it.at_ns);
         let rack = Rack::new(nodes, prefill, decode).unwrap();
         let workload = workload(requests);
-        let drives = with_drives(settings(rack, chunks, batch_max), Some(room_blocks));
+        let mut drives = with_drives(settings(rack, chunks, batch_max), Some(room_blocks));
+        drives.profile.decode.kv_tokens_max = kv_tokens_max;
         let kill = rack.survives(killed).then_some(Kill { node: killed, at_ns: at_ms * MS });
         let settings = Settings { system, kill, ..drives };
         let served = simulate(&settings, &workload);
@@ -625,4 +626,54 @@ fn drives_of_a_killed_node_are_not_read() {
     };
     assert_eq!(of(None), (4, 4));
     assert_eq!(of(Some(Kill { node: 0, at_ns: 800 * MS })), (0, 0));
+}
+
+/// Only a node that publishes lets blocks leave: nodes 2 and 3 have decode workers alone.
+#[test]
+fn what_a_killed_node_had_in_the_pool_makes_room_for_others() {
+    // Worker 1 fills the pool.
+    let requests = vec![request(0, 1, 0..0), request(0, 1, 0..4), request(1000, 1, 4..8)];
+    let kill = Some(Kill { node: 1, at_ns: 500 * MS });
+    let settings = Settings { kill, ..settings(Rack::new(4, 2, 2).unwrap(), 4, 8) };
+    let served = simulate(&settings, &workload(requests));
+    let [_, before, after] = &served[..] else { panic!("three requests") };
+    assert_eq!((before.published, before.refused), (4, 0));
+    assert_eq!((after.published, after.refused, after.lost), (4, 0, 0));
+}
+
+/// Decode workers 0 and 2 are on the node that is killed. A computed prompt waits, as it does not fit on
+/// worker 0, which has the fewest requests.
+#[test]
+fn no_prompt_goes_to_another_worker_of_the_killed_node() {
+    let requests = vec![
+        // For workers 0, 1, 2, 0 and 1. The first is soon answered.
+        request(0, 5, 0..1),
+        request(0, 40, 1..2),
+        request(0, 50, 2..3),
+        request(0, 90, 3..4),
+        request(0, 20, 4..5),
+        // Worker 0 has one request of 100 tokens, worker 1 two of 80 together, and worker 2 one of 60.
+        request(100, 60, 5..6),
+    ];
+    let rack = Rack::new(2, 2, 3).unwrap();
+    let mut settings = settings(rack, 100, 8);
+    settings.profile.decode.kv_tokens_max = 150;
+    let run = |kill| simulate(&Settings { kill, ..settings.clone() }, &workload(requests.clone()));
+    assert!(run(None)[5].times.decode_queue_ns > 100 * MS, "it waits");
+    let served = run(Some(Kill { node: 0, at_ns: 200 * MS }));
+    let restarts: Vec<_> = served.iter().map(|it| it.restarts).collect();
+    assert_eq!(restarts, [0, 0, 1, 1, 0, 0]);
+    let last = &served[5];
+    // It was computed once, and none of its blocks is a hit.
+    assert_eq!((last.hits, last.published, last.found_again), (0, 1, 0), "{last:?}");
+}
+
+#[test]
+fn nothing_begins_on_a_node_that_is_killed_at_once() {
+    let requests = vec![request(0, 1, 0..4), request(0, 1, 4..8)];
+    for system in System::ALL {
+        let settings = with_drives(with_kill(system, 1, 0), None);
+        let served = simulate(&Settings { system, ..settings }, &workload(requests.clone()));
+        assert!(served.iter().all(|it| it.restarts == 0 && it.ttft_ns > 0), "{system}: {served:?}");
+    }
 }

@@ -40,7 +40,7 @@ impl Deaths {
         self.dead_prefill.contains(&worker)
     }
 
-    /// The node that has what was on `node`: the next one, where it has died.
+    /// The node that has the part of a store that was on `node`: the next one, where it has died.
     pub(super) fn heir_of(&self, node: u16, rack: &Rack) -> u16 {
         if self.dead_node == Some(node) { (node + 1) % rack.nodes() } else { node }
     }
@@ -75,15 +75,14 @@ impl Run<'_> {
     pub(super) fn killed(&mut self, now_ns: u64, node: u16) {
         let rack = &self.settings.rack;
         self.deaths.dead_node = Some(node);
-        self.deaths.dead_prefill =
-            (0..rack.prefill()).filter(|worker| rack.prefill_node(*worker) == node).collect();
-        self.deaths.dead_decode =
-            (0..rack.decode()).filter(|worker| rack.decode_node(*worker) == node).collect();
-        let heir = self.deaths.heir_of(node, rack);
+        let (prefill, decode) = (rack.prefill_of(node), rack.decode_of(node));
+        // Only who publishes can make room among blocks of the pool.
+        let heir = (node + 1) % rack.prefill_nodes();
         self.drives.node_died(node);
         self.kept.node_died(node, heir, &self.held.concat());
-        let before = self.deaths.at.clone();
-        for worker in self.deaths.dead_prefill.clone() {
+        self.scheduler.killed(&prefill, &decode);
+        (self.deaths.dead_prefill, self.deaths.dead_decode) = (prefill.clone(), decode.clone());
+        for worker in prefill {
             let had = self.deaths.requests_of(Worker::Prefill(worker));
             for request in &had {
                 // The worker had not told the scheduler yet what it found.
@@ -91,26 +90,25 @@ impl Run<'_> {
                 if served.restarts == 0 {
                     (served.hits, served.from_drives) = (0, 0);
                 }
-                self.lose(*request, before[*request] == Worker::Prefill(worker));
+                self.lose(*request);
             }
             let action = self.scheduler.lost_prefill(worker, had.first().copied());
             self.carry_out(now_ns, action);
         }
-        for worker in self.deaths.dead_decode.clone() {
+        for worker in decode {
             let had = self.deaths.requests_of(Worker::Decode(worker));
             for request in &had {
-                self.lose(*request, before[*request] == Worker::Decode(worker));
+                self.lose(*request);
             }
             let actions = self.scheduler.lost_decode(worker, &had);
             self.carry_out(now_ns, actions);
         }
     }
 
-    /// A worker has lost a request, which begins again. Where the worker was not told of it yet, it does
-    /// not count as begun.
-    pub(super) fn lose(&mut self, request: usize, was_told: bool) {
+    /// A worker has lost a request, which begins again.
+    pub(super) fn lose(&mut self, request: usize) {
         self.deaths.is_at(request, Worker::Nobody);
-        self.served[request].restarts += u64::from(was_told);
+        self.served[request].restarts += 1;
         self.drives.give_up(request);
         self.release(request);
     }

@@ -114,7 +114,7 @@ impl Run<'_> {
         let is_sent = !self.settings.system.is_shared();
         let is_lost = is_sent && self.deaths.prefill_is_dead(self.prefill[request]);
         if is_lost {
-            self.lose(request, true);
+            self.lose(request);
             let actions = self.scheduler.lost_prompt(worker, request);
             self.carry_out(now_ns, actions);
             self.look_up_next(now_ns, worker);

@@ -127,12 +127,13 @@ impl<'s> Run<'s> {
         let Settings { rack, profile, .. } = settings;
         let requests = &workload.requests;
         let mut events = Events::default();
+        // Before what arrives at the same time, as with real workers.
+        if let Some(Kill { node, at_ns }) = settings.kill {
+            events.at(at_ns, Event::Killed { node });
+        }
         // RACK-R1.
         for (number, request) in requests.iter().enumerate() {
             events.at(request.at_ns, Event::Arrives { request: number });
-        }
-        if let Some(Kill { node, at_ns }) = settings.kill {
-            events.at(at_ns, Event::Killed { node });
         }
         Self {
             settings,

@@ -126,26 +126,24 @@ impl<'r> Fleet<'r> {
     /// Kills the workers of a node, and the agent of its drive, as `kill -9` does. What each has said
     /// before is still heard.
     pub(super) fn kill(&mut self, node: u16) -> Result<()> {
-        let rack = self.rack;
-        let prefill = (0..rack.prefill()).filter(|it| rack.prefill_node(*it) == node);
-        let decode = (0..rack.decode()).filter(|it| rack.decode_node(*it) == node);
-        let prefill = prefill.map(|worker| Who { role: Role::Prefill, worker });
-        for who in prefill.chain(decode.map(|worker| Who { role: Role::Decode, worker })) {
+        let of = |role| move |worker| Who { role, worker };
+        let prefill = self.rack.prefill_of(node).into_iter().map(of(Role::Prefill));
+        let decode = self.rack.decode_of(node).into_iter().map(of(Role::Decode));
+        for who in prefill.chain(decode) {
             self.of(who.role)[usize::from(who.worker)].kill();
             self.killed.insert(who);
         }
         self.drives.as_mut().map_or(Ok(()), |drives| drives.kill(node))
     }
 
-    /// Gives a worker a task. One that was killed gets none, and the answer is false.
-    pub(super) fn give(&mut self, who: Who, task: &Task) -> Result<bool> {
+    /// Gives a worker a task. One that was killed gets none.
+    pub(super) fn give(&mut self, who: Who, task: &Task) -> Result<()> {
         if self.killed.contains(&who) {
-            return Ok(false);
+            return Ok(());
         }
         let mut line = serde_json::to_vec(task)?;
         line.push(b'\n');
-        self.of(who.role)[usize::from(who.worker)].write(&line)?;
-        Ok(true)
+        self.of(who.role)[usize::from(who.worker)].write(&line)
     }
 
     /// What a worker did next; `None` when there was nothing for so long. An end of a worker that was

@@ -28,9 +28,8 @@ pub(super) struct Outcome {
 /// A request under way.
 #[derive(Clone, Copy, Debug, Default)]
 struct Open {
-    /// Who has it, and whether that worker was told so.
+    /// Who has it.
     at: Option<Who>,
-    is_told: bool,
     /// Its prefill worker.
     prefill: u16,
     /// Whether that worker holds its blocks, as far as this process knows.
@@ -44,6 +43,7 @@ struct Open {
 /// A run under way.
 struct Run<'r, 'f> {
     fleet: &'r mut Fleet<'f>,
+    rack: &'r Rack,
     workload: &'r Workload,
     clock: SystemClock,
     speed: f64,
@@ -69,6 +69,7 @@ pub(super) fn serve(
     let requests = &workload.requests;
     let mut run = Run {
         fleet,
+        rack,
         workload,
         clock: SystemClock::start(),
         speed,
@@ -94,7 +95,10 @@ impl Run<'_, '_> {
     fn step(&mut self) -> Result<()> {
         let now_ns = self.now_ns();
         if let Some(kill) = self.kill.take_if(|kill| kill.at_ns <= now_ns) {
-            self.fleet.kill(kill.node)?;
+            let Kill { node, .. } = kill;
+            self.fleet.kill(node)?;
+            // What they had begins again when all that they have said before is heard.
+            self.scheduler.killed(&self.rack.prefill_of(node), &self.rack.decode_of(node));
         }
         let mut within = self.kill.map(|kill| self.on_machine(kill.at_ns - now_ns));
         if let Some(next) = self.workload.requests.get(self.arrived) {
@@ -159,7 +163,7 @@ impl Run<'_, '_> {
                 Role::Prefill => Task::Prefill(prompt),
                 Role::Decode => Task::Decode { prompt, output_tokens, told_ns: machine_ns() },
             };
-            self.open[request].is_told = self.fleet.give(who, &task)?;
+            self.fleet.give(who, &task)?;
         }
         Ok(())
     }
@@ -173,7 +177,7 @@ impl Run<'_, '_> {
             // The next prefill worker may be another one.
             self.release(*request)?;
             self.open[*request].at = None;
-            self.outcome.served[*request].restarts += u64::from(self.open[*request].is_told);
+            self.outcome.served[*request].restarts += 1;
         }
         let actions = match who.role {
             Role::Prefill => {
