@@ -677,3 +677,21 @@ fn nothing_begins_on_a_node_that_is_killed_at_once() {
         assert!(served.iter().all(|it| it.restarts == 0 && it.ttft_ns > 0), "{system}: {served:?}");
     }
 }
+
+/// Block 2 was read from the killed node before it died.
+#[test]
+fn what_a_store_loses_of_a_prompt_under_way_is_not_written_again() {
+    let requests = vec![request(0, 1, 0..4), request(1000, 1, 0..5)];
+    let rack = Rack::new(3, 2, 2).unwrap();
+    let settings = Settings { system: System::Store, ..settings(rack, 100, 8) };
+    let whole = simulate(&settings, &workload(requests.clone()));
+    // The rest of the second prompt is computed for 10 ms.
+    let read_ms = (whole[1].times.lookup_ns + whole[1].times.read_ns) / MS;
+    let kill = Some(Kill { node: 2, at_ns: (1000 + read_ms + 5) * MS });
+    let served = simulate(&Settings { kill, ..settings }, &workload(requests));
+    let [before, after] = [&whole[1], &served[1]];
+    assert_eq!((before.hits, before.published, before.lost), (4, 1, 0));
+    // Its decode worker finds two blocks.
+    assert_eq!((after.restarts, after.hits, after.published, after.lost), (0, 4, 1, 3));
+    assert_eq!(after.times.write_ns, before.times.write_ns);
+}
