@@ -177,6 +177,10 @@ fn requests_of_a_killed_node_are_answered_by_others() {
     let late = [&size[..5], &["1", "--kill-at-s", "5000"]].concat();
     let late = error(&[&[path][..], &workers, &late].concat());
     assert!(late.contains("give a smaller --kill-at-s"), "{late}");
+    // Before anything is measured: there is no room for this pool.
+    let late = ["--rate", "1", "--kill-at-s", "5000", "--block-bytes", "1GiB"];
+    let late = error(&[&[path][..], &workers, &beside, &late].concat());
+    assert!(late.contains("simulated: all requests were answered before node 1"), "{late}");
     assert!(measured["restarted"].as_u64().unwrap() > 0, "{measured:#}");
     for served in measured["served"].as_array().unwrap() {
         assert!(served["latency_ns"].as_u64() >= served["ttft_ns"].as_u64(), "{served}");

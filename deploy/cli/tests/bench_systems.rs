@@ -148,7 +148,15 @@ fn a_killed_node_takes_with_it_what_its_own_memory_had() {
     let words = text(&killed);
     assert!(words.contains("node 1 is killed after 50 s"), "{words}");
     assert!(words.contains("rackline at 1.5 requests/s: ") && words.contains("began again"));
-    let late = systems(&[&rack[..], &size, &["--kill-at-s", "5000"]].concat());
+    let folder = tempfile::tempdir().unwrap();
+    let picture = folder.path().join("killed.svg");
+    let svg = ["--svg", picture.to_str().unwrap()];
+    let late = systems(&[&rack[..], &size, &["--kill-at-s", "5000"], &svg].concat());
     let error = String::from_utf8(late.stderr).unwrap();
     assert!(!late.status.success() && error.contains("give a smaller --kill-at-s"), "{error}");
+    assert!(error.contains("rackline at 1.5 requests/s: all requests were answered"), "{error}");
+    assert!(!picture.exists(), "an empty picture is left");
+    text(&[&killed[..], &svg].concat());
+    let drawn = std::fs::read_to_string(picture).unwrap();
+    assert!(drawn.contains("node 1 killed after 50 s"), "the picture says it");
 }

@@ -42,3 +42,8 @@ pub(super) fn too_late(node: u16) -> String {
          --requests"
     )
 }
+
+/// What a picture says of it.
+pub(super) fn in_title(killed: Option<(u16, u64)>) -> String {
+    killed.map_or(String::new(), |(node, at_s)| format!(", node {node} killed after {at_s} s"))
+}

@@ -1,6 +1,7 @@
 //! `rackline bench`: whole racks, measured and simulated.
 
 mod kill;
+mod picture;
 #[cfg(feature = "demo")]
 mod profile;
 mod rack;

@@ -7,7 +7,8 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use rackline_serving::Times;
 
-use super::report::{Part, Report};
+use super::report::{Conditions, Part, Report};
+use crate::bench::kill::in_title;
 
 const SIZE: (u32, u32) = (980, 460);
 /// Measured, simulated.
@@ -25,8 +26,8 @@ pub(super) fn draw(path: &Path, report: &Report) -> Result<()> {
 fn plot(text: &mut String, report: &Report) -> Drawn {
     let area = SVGBackend::with_string(text, SIZE).into_drawing_area();
     area.fill(&WHITE)?;
-    let conditions = &report.conditions;
-    let title = format!("{}: {}", conditions.trace, conditions.profile);
+    let Conditions { trace, profile, killed, .. } = &report.conditions;
+    let title = format!("{trace}: {profile}{}", in_title(*killed));
     let area = area.titled(&title, ("sans-serif", 19))?;
     let (left, right) = area.split_horizontally(SIZE.0 / 2);
     plot_first_tokens(&left, report)?;

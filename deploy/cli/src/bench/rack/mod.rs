@@ -25,6 +25,7 @@ use self::fleet::{Fleet, Order};
 use self::report::{Conditions, Part, Report};
 use self::run::Outcome;
 use super::kill::{KillArguments, check_in_time};
+use super::picture::check_writable;
 use super::rack_arguments::RackArguments;
 use super::workload::{RATE, WorkloadArguments};
 use crate::agent::Drive;
@@ -160,16 +161,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let bench =
         Bench { options, rack, text, profile, workload, model_bytes, device, capacity, kill };
     if let Some(path) = &options.svg {
-        // Before anything runs for long. A picture that is there stays until there is a new one.
-        let mut file = std::fs::OpenOptions::new();
-        file.append(true)
-            .create(true)
-            .open(path)
-            .with_context(|| format!("cannot write {}", path.display()))?;
+        check_writable(path)?;
     }
-    let measured = if options.simulate { None } else { Some(bench.measure()?) };
+    // First what takes less time. Signals end the process then: only the measured run handles them.
     let simulated =
         if options.simulate || options.beside_simulation { Some(bench.simulate()?) } else { None };
+    let measured = if options.simulate { None } else { Some(bench.measure()?) };
     let part = |outcome: Outcome| Part::of(outcome).context("the trace has no requests");
     let report = Report {
         conditions: bench.conditions(),
@@ -262,7 +259,7 @@ impl Bench<'_> {
             kill: self.kill,
         };
         let Simulated { served, .. } = simulate(&settings, &self.workload);
-        self.kill.map_or(Ok(()), |kill| check_in_time(&kill, &served))?;
+        self.kill.map_or(Ok(()), |kill| check_in_time(&kill, &served)).context("simulated")?;
         Ok(Outcome { served, ..Outcome::default() })
     }
 

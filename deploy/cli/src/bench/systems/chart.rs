@@ -7,7 +7,8 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use rackline_serving::{Spread, System};
 
-use super::report::Report;
+use super::report::{Conditions, Report};
+use crate::bench::kill::in_title;
 
 const SIZE: (u32, u32) = (980, 440);
 
@@ -34,8 +35,8 @@ const fn color(system: System) -> RGBColor {
 fn plot(text: &mut String, report: &Report) -> Drawn {
     let area = SVGBackend::with_string(text, SIZE).into_drawing_area();
     area.fill(&WHITE)?;
-    let conditions = &report.conditions;
-    let title = format!("{}, simulated: {}", conditions.trace, conditions.profile);
+    let Conditions { trace, profile, killed, .. } = &report.conditions;
+    let title = format!("{trace}, simulated: {profile}{}", in_title(*killed));
     let area = area.titled(&title, ("sans-serif", 19))?;
     let (left, right) = area.split_horizontally(SIZE.0 / 2);
     plot_by_load(&left, report, "first token, mean, s", |it| it.mean_ms)?;

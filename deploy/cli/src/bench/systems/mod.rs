@@ -14,6 +14,7 @@ use rackline_serving::{Links, Profile, Settings, Simulated, Software, Summary, S
 
 use self::report::{AroundKill, Conditions, Point, Report};
 use super::kill::KillArguments;
+use super::picture::check_writable;
 use super::rack_arguments::RackArguments;
 use super::workload::WorkloadArguments;
 use crate::output::progress_bar;
@@ -159,12 +160,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         chunk_blocks: whole,
     };
     if let Some(path) = &options.svg {
-        // Before anything runs for long. A picture that is there stays until there is a new one.
-        let mut file = std::fs::OpenOptions::new();
-        file.append(true)
-            .create(true)
-            .open(path)
-            .with_context(|| format!("cannot write {}", path.display()))?;
+        check_writable(path)?;
     }
     let runs = (rates.len() * options.systems.len()) as u64;
     let bar = progress_bar(runs, "{bar:40} {pos}/{len} runs, {eta} left");
@@ -184,7 +180,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             };
             let Simulated { served, written_to_drives } = simulate(&settings, workload);
             let summary = Summary::of(&served).context("the trace has no requests")?;
-            let around_kill = kill.map(|kill| AroundKill::of(&kill, &served)).transpose()?;
+            let around_kill = kill.map(|kill| AroundKill::of(&kill, &served)).transpose();
+            let around_kill =
+                around_kill.with_context(|| format!("{system} at {rate} requests/s"))?;
             points.push(Point {
                 system: *system,
                 rate: *rate,
