@@ -87,7 +87,7 @@ impl<F: Fabric> Audit<'_, F> {
         }
         let line = self.areas.directives(node).line(number);
         self.read_anew(line.range());
-        let reads = line.cached(self.fabric).is_ok_and(|line| line.directive(number).is_some());
+        let reads = line.cached(self.fabric).is_ok_and(|line| line.may_be(number, count));
         let at = line.at().bytes();
         (!reads).then_some(Fault::DirectiveDamaged { node, number, at })
     }

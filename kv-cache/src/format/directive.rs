@@ -218,6 +218,14 @@ impl DirectiveLine {
         Some(Drain { node, asked_ms: self.asked_ms })
     }
 
+    /// Whether the line of directive `number` may say this, of a node that has counted `count`. A process
+    /// that died before it counted a directive has written it over one that is answered (CLEAR-D1).
+    pub(crate) fn may_be(&self, number: u64, count: u64) -> bool {
+        let next = count.saturating_add(1);
+        let overwrites = number.saturating_add(DIRECTIVES) == next;
+        self.directive(number).is_some() || overwrites && self.directive(next).is_some()
+    }
+
     /// What it says, if it is number `number`.
     pub(crate) fn directive(&self, number: u64) -> Option<Directive> {
         let namespace = Namespace::from_words(self.namespace);
@@ -320,6 +328,8 @@ mod tests {
             assert_eq!(line.directive(7), Some(directive));
             assert_eq!(line.directive(23), None, "a line of another round");
             assert_eq!(DirectiveLine { kind: 99, ..line }.directive(7), None);
+            let later = DirectiveLine::new(23, directive);
+            assert!(line.may_be(7, 7) && later.may_be(7, 22) && !later.may_be(7, 21));
         }
     }
 }

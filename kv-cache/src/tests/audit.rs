@@ -4,7 +4,7 @@
 use cxl_shm::layout::{ChunkEntry, ChunkState, IntentRecord, LineKind};
 use cxl_shm::units::{Incarnation, NodeId};
 
-use super::clear::keep_up;
+use super::clear::{die_before_the_count, keep_up};
 use super::*;
 use crate::tier::{Announced, DriveAnnouncer};
 use crate::{
@@ -142,6 +142,15 @@ fn damage_of_what_nodes_tell_is_found() {
     expect(&["summary_damaged"], |rig, a, clock| {
         keep_up(a, clock);
         flip(rig, a.areas().summary(NODE).part.range().start().bytes() + 70);
+    });
+}
+
+#[test]
+fn a_directive_that_was_not_counted_is_no_damage() {
+    let rig = rig();
+    on_two_hosts(&rig, |a, b, clock| {
+        die_before_the_count(a, b, clock);
+        assert_eq!(names(&audit_with(&rig, a, true, || ())), [""; 0]);
     });
 }
 

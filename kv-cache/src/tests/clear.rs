@@ -1,9 +1,10 @@
 //! Namespaces that are cleared, on all nodes.
 
 use super::*;
-use crate::DirectiveError;
+use crate::format::{Directive, DirectiveLine};
 use crate::tests::orphan::there;
 use crate::upkeep::Watermarks;
+use crate::{Clearing, DirectiveError};
 use cxl_shm::lifecycle::LeaveOutcome;
 
 pub(super) fn tenant() -> Namespace {
@@ -197,4 +198,35 @@ fn a_node_that_leaves_between_two_looks_is_not_forgotten() {
     assert_eq!(there(&a, [2, 3]), [2]);
     assert_eq!(a.cleared(&wall, &mut clearing), Ok(vec![]));
     assert_eq!((there(&a, [2, 3]), clearing.orphaned_blocks), (vec![], 2));
+}
+
+/// A node asks for so many things as it has lines for. A process of it dies before it has counted the next
+/// one, whose line it has written. Returns the last one that counts, which no node has answered.
+pub(super) fn die_before_the_count(
+    a: &TestCache<'_>,
+    b: &TestCache<'_>,
+    clock: &ServingClock<'_>,
+) -> Clearing {
+    for _ in 0..15 {
+        a.clear(clock, Some(&tenant())).unwrap();
+    }
+    keep_up(a, clock);
+    keep_up(b, clock);
+    let last = a.clear(clock, Some(&tenant())).unwrap();
+    let next = DirectiveLine::new(17, Directive::Clear(None));
+    a.areas().own_directives(a.member().area()).line(17).publish(a.member().fabric(), &next);
+    last
+}
+
+/// It was written over one that all nodes have answered.
+#[test]
+fn a_directive_that_was_not_counted_is_no_damage_that_is_mended() {
+    let rig = Rig::new(2, 64, 64);
+    on_two_hosts(&rig, |a, b, clock| {
+        let mut last = die_before_the_count(a, b, clock);
+        let (first, second) = (a.member().node(), b.member().node());
+        assert_eq!(a.cleared(clock, &mut last), Ok(vec![first, second]));
+        let line = a.areas().directives(first).line(17).fresh(a.member().fabric()).unwrap();
+        assert_eq!(line.directive(17), Some(Directive::Clear(None)));
+    });
 }

@@ -134,7 +134,7 @@ impl<B: Backend> Cache<'_, B> {
         refresh_all(fabric, numbers.clone().map(|number| areas.line(number).range()));
         for number in numbers {
             let line = directives.line(number);
-            if line.own(fabric).is_ok_and(|line| line.directive(number).is_some()) {
+            if line.own(fabric).is_ok_and(|line| line.may_be(number, count)) {
                 continue;
             }
             let known = self.process_state().issued(number);
