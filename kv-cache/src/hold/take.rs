@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cxl_shm::clock::Clock;
 use cxl_shm::fabric::refresh_all;
-use cxl_shm::host::MembershipLost;
+use cxl_shm::host::{LossCause, MembershipLost};
 use cxl_shm::node::Backend;
 use cxl_shm::units::NodeId;
 
@@ -51,13 +51,16 @@ impl From<NotWritten> for HoldError {
 }
 
 impl HoldError {
-    /// A short name, for metrics: that of a [`Miss`](Miss::label), `too_many_held` or
-    /// `declared_dead`.
+    /// A short name, for metrics: that of a [`Miss`](Miss::label), `too_many_held`, or `declared_dead`
+    /// for each lost membership. Where the memory of metadata failed it is `memory_failed`.
     #[must_use]
     pub fn label(&self) -> &'static str {
         match self {
             Self::Miss(miss) => miss.label(),
             Self::TooMany { .. } => "too_many_held",
+            Self::MembershipLost(MembershipLost { cause: LossCause::MemoryFailed, .. }) => {
+                "memory_failed"
+            }
             Self::MembershipLost(_) => "declared_dead",
         }
     }

@@ -27,7 +27,7 @@ mod reserve;
 mod room;
 
 use cxl_shm::chunk::AllocateError;
-use cxl_shm::host::MembershipLost;
+use cxl_shm::host::{LossCause, MembershipLost};
 
 pub use block::{BlockSpec, ReadyBlock, WritingBlock};
 pub use commit::CommitError;
@@ -71,7 +71,8 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// A short name, for metrics.
+    /// A short name, for metrics. That of a lost membership is `declared_dead`, whatever the cause, but
+    /// for failed memory of metadata.
     #[must_use]
     pub fn label(&self) -> &'static str {
         match self {
@@ -79,6 +80,9 @@ impl Refusal {
             Self::SegmentFull { .. } => "segment_full",
             Self::NoChunk(AllocateError::Lock(_)) => "chunk_lock",
             Self::NoChunk(_) => "no_chunk",
+            Self::MembershipLost(MembershipLost { cause: LossCause::MemoryFailed, .. }) => {
+                "memory_failed"
+            }
             Self::MembershipLost(_) => "declared_dead",
             Self::Drained => "drained",
             Self::Outrun => "outrun",

@@ -112,9 +112,12 @@ fn no_block_is_reserved_of_which_nobody_else_sees_it() {
         }
         let reserved = a.reserve(clock, &[spec(2)], CHUNK_TIMEOUT_MS).remove(0);
         assert!(a.member().fabric().is_cut_off());
-        let Reservation::Refused(Refusal::MembershipLost(lost)) = &reserved else {
+        let Reservation::Refused(refusal @ Refusal::MembershipLost(lost)) = &reserved else {
             panic!("{reserved:?}");
         };
         is_told::<()>(Err(*lost));
+        // Nobody declared the node dead.
+        assert_eq!(refusal.label(), "memory_failed");
+        assert_eq!(crate::HoldError::MembershipLost(*lost).label(), "memory_failed");
     });
 }
