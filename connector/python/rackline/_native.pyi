@@ -594,7 +594,7 @@ class Publish:
     def poll(self) -> PublishResult | None:
         """The result, or ``None`` while it is under way."""
     def wait(self, timeout_ms: int | None = None) -> PublishResult | None:
-        """The result, or ``None`` when it takes longer than that. Ctrl-C ends it."""
+        """The result, or ``None`` when it takes longer than that. Ctrl-C ends it, within 2 seconds."""
 
 class PublishResult:
     """What became of the blocks of a publish."""
@@ -664,4 +664,7 @@ class LayeredPublish:
         """The result, or ``None`` while it is under way. It is had once, after :meth:`finish` or
         :meth:`abort`, or when closing the pool has aborted it."""
     def wait(self, timeout_ms: int | None = None) -> PublishResult | None:
-        """The result, or ``None`` when it takes longer than that. Ctrl-C ends it."""
+        """The result, or ``None`` when it takes longer than that. Ctrl-C ends it.
+
+        A process works on one publish by layers at a time: there is no result before all that it began
+        earlier have ended, by :meth:`finish`, :meth:`abort`, or closing the pool."""

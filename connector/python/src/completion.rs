@@ -17,20 +17,28 @@ use crate::prefix::Prefix;
 
 /// How long a wait continues before it checks for Ctrl-C, in milliseconds.
 const SIGNALS_MS: u64 = 100;
+/// A thread that works on what it waits for checks for Ctrl-C after so long at the latest.
+const WORKS_WITHIN: Duration = Duration::from_secs(2);
 
 /// A result that is taken once, from any thread.
 pub(crate) struct Pending<T> {
     completion: Mutex<Completion<T>>,
-    /// What a thread that waits does of it itself.
-    share: Share,
+    /// What a thread that waits does of it itself; `None` where that may take long.
+    share: Option<Share>,
     /// In which it is under way: a child made by `fork` would wait for ever.
     process: ProcessMark,
 }
 
 impl<T: Send> Pending<T> {
     pub(crate) fn new(completion: Completion<T>) -> Self {
-        let share = completion.share();
-        Self { completion: Mutex::new(completion), share, process: ProcessMark::of_this() }
+        let share = Some(completion.share());
+        Self { share, ..Self::left_to_threads(completion) }
+    }
+
+    /// One on which no thread works that waits for it.
+    fn left_to_threads(completion: Completion<T>) -> Self {
+        let completion = Mutex::new(completion);
+        Self { completion, share: None, process: ProcessMark::of_this() }
     }
 
     fn cancel(&self, py: Python<'_>) -> PyResult<bool> {
@@ -49,9 +57,9 @@ impl<T: Send> Pending<T> {
     /// The result; `None` while there is none, for at most `timeout_ms`, or for ever.
     pub(crate) fn wait(&self, py: Python<'_>, timeout_ms: Option<u64>) -> PyResult<Option<T>> {
         self.check_process()?;
-        if timeout_ms.is_none() {
+        if let (None, Some(share)) = (timeout_ms, &self.share) {
             // PYTHON-Y1. Each piece takes milliseconds, but where a publish waits for memory.
-            while py.detach(|| self.share.work()) {
+            while py.detach(|| share.work()) {
                 py.check_signals()?;
             }
         }
@@ -214,8 +222,15 @@ impl PublishResult {
 pub(crate) struct Publish(Pending<Published<ReadBlock>>);
 
 impl Publish {
-    pub(crate) fn new(completion: Completion<Published<ReadBlock>>) -> Self {
-        Self(Pending::new(completion))
+    /// One that waits for memory for so long at most.
+    pub(crate) fn new(
+        completion: Completion<Published<ReadBlock>>,
+        chunk_timeout: Duration,
+    ) -> Self {
+        Self(match chunk_timeout > WORKS_WITHIN {
+            true => Pending::left_to_threads(completion),
+            false => Pending::new(completion),
+        })
     }
 }
 

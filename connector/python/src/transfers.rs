@@ -37,7 +37,8 @@ pub(crate) fn publish(
             session.map_err(refused_by_gpu)?.publish(blocks)
         }
     };
-    publish.map(Publish::new).map_err(refused)
+    let chunk_timeout = session.options().chunk_timeout();
+    publish.map(|publish| Publish::new(publish, chunk_timeout)).map_err(refused)
 }
 
 /// Of `shares` sessions, in turns.

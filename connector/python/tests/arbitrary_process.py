@@ -274,11 +274,12 @@ class Storm:
                 given[at] = self.kept_or_any()
         for key in list(named):
             odds = self.dice.random()
-            if key == "timeout_ms":
+            # A publish waits for memory as long as it is told to.
+            if key in ("timeout_ms", "chunk_timeout_ms"):
                 named[key] = named[key] if odds < 0.9 else self.dice.choice([None, -1, "x", 1.5, 1 << 64])
             elif odds < 0.1:
                 named[key] = self.kept_or_any()
-            elif odds < 0.2 and key not in ("within", "timeout_ms", "chunk_timeout_ms"):
+            elif odds < 0.2 and key != "within":
                 del named[key]
         if self.dice.random() < 0.02:
             given.append(self.kept_or_any())

@@ -60,6 +60,12 @@ impl SessionOptions {
         Self { chunk_timeout, ..self }
     }
 
+    /// How long a publish waits for a further chunk of memory.
+    #[must_use]
+    pub fn chunk_timeout(&self) -> Duration {
+        self.chunk_timeout
+    }
+
     /// How long held blocks stay at most, in steps of 64 ms: 30 s unless chosen, and 2,097,088 ms
     /// (a little less than 35 minutes) at most.
     #[must_use]

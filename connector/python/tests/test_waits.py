@@ -1,0 +1,85 @@
+"""Ctrl-C ends a wait, for whatever it waits."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import unittest
+from typing import Any
+
+import rackline
+from region import Region
+
+BLOCK_BYTES = 1 << 18
+NUMBERS = dict(block_tokens=16, layers=2, kv_heads=1, head_dim=64)
+# A wait that Ctrl-C does not end takes days.
+PATIENT_MS = 10**9
+HUNG_S = 60
+
+
+def name(number: int) -> list[bytes]:
+    return [bytes([number]) * 32]
+
+
+def one_block() -> rackline.BlockMemory:
+    return rackline.block_memory(memoryview(bytearray(BLOCK_BYTES)).cast("B", (1, BLOCK_BYTES)))
+
+
+def interrupted(transfer: Any) -> None:
+    """Waits for a transfer that does not end. The process ends with it."""
+    threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
+    try:
+        transfer.wait()
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+    os._exit(0)
+
+
+def waits_for_memory(path: str) -> None:
+    pool = rackline.Pool(path, 0)
+    model = rackline.Model(name="tiny", revision="1", dtype="f16", **NUMBERS)
+    session = pool.session(model, BLOCK_BYTES, chunk_timeout_ms=0, hold_ms=2_000_000)
+    memory, held = one_block(), []
+    while session.publish(name(len(held)), 0, memory, [0]).wait().published:
+        held.append(session.lookup(name(len(held)), hold=True).wait())
+    assert 0 < len(held) < 200
+    patient = pool.session(model, BLOCK_BYTES, chunk_timeout_ms=PATIENT_MS)
+    # The thread that copies has this one.
+    first = patient.publish(name(200), 0, memory, [0])
+    second = patient.publish(name(201), 0, memory, [0])
+    assert first.wait(100) is None
+    interrupted(second)
+
+
+def waits_for_a_publish_before(path: str) -> None:
+    pool = rackline.Pool(path, 0, publishes_by_layers=True)
+    model = rackline.Model(name="tiny", revision="1", dtype="f16", **NUMBERS)
+    session, memory = pool.session(model, BLOCK_BYTES), one_block()
+    first = session.publish_by_layers(name(0), [0], memory, [0])
+    second = session.publish_by_layers(name(1), [0], memory, [0])
+    second.layer_ready(0)
+    second.finish()
+    assert second.wait(100) is None and first is not None
+    interrupted(second)
+
+
+class Waits(unittest.TestCase):
+    def ends(self, of: str) -> None:
+        with Region("16MiB", "256KiB") as region:
+            code = f"import sys; from test_waits import {of}; {of}(sys.argv[1])"
+            command = [sys.executable, "-c", code, region.path]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=HUNG_S, check=False)
+        self.assertEqual((done.returncode, done.stdout), (0, "interrupted\n"), done.stderr)
+
+    def test_for_memory(self) -> None:
+        self.ends("waits_for_memory")
+
+    def test_for_a_publish_by_layers_that_is_not_ended(self) -> None:
+        self.ends("waits_for_a_publish_before")
+
+
+if __name__ == "__main__":
+    unittest.main()
