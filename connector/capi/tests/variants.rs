@@ -139,5 +139,5 @@ fn every_error_of_a_call_has_a_code() {
 #[test]
 fn every_way_of_a_gpu_to_the_pool_has_a_code() {
     let reaches = [("Registered", REACH), ("RegisteredAsDevice", REACH), ("Bounced", REACH)];
-    check("connector/src/dma/cuda/registration.rs", "PoolReach", &reaches);
+    check("connector/src/dma/cuda/reach.rs", "PoolReach", &reaches);
 }

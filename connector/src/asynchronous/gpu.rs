@@ -1,7 +1,7 @@
 //! Blocks in the memory of a GPU.
 //!
-//! A process opens a GPU once ([`AsyncPool::gpu`](super::AsyncPool::gpu)), which registers the pool
-//! with the GPU's driver. After that [`AsyncSession::on_gpu`] makes a session that publishes from
+//! A process opens a GPU once ([`AsyncPool::gpu`](super::AsyncPool::gpu)). Pieces of the pool are
+//! registered with its driver when they are used. After that [`AsyncSession::on_gpu`] makes a session that publishes from
 //! GPU memory and fetches into it, on the same threads and queues as all other transfers.
 //!
 //! That call takes the engine's stream, records its present position and returns. Copies are
@@ -24,7 +24,9 @@ use cxl_shm::fork::ProcessMark;
 
 use super::engine::Copies;
 use super::{AsyncEngine, AsyncSession, LayeredPublish, Running, SubmitErrorKind};
-use crate::dma::cuda::{CudaDma, CudaError, CudaFigures, EngineStream, Order, PoolReach, Summing};
+use crate::dma::cuda::{
+    CudaDma, CudaError, CudaFigures, EngineStream, Order, PoolReach, SharedFigures, Summing,
+};
 use crate::dma::lock;
 
 /// A GPU that was opened.
@@ -33,7 +35,7 @@ pub struct Gpu {
     number: usize,
     reach: PoolReach,
     summing: Summing,
-    figures: Arc<Mutex<CudaFigures>>,
+    figures: SharedFigures,
     process: ProcessMark,
 }
 
@@ -56,13 +58,13 @@ impl Gpu {
         &self.summing
     }
 
-    /// What was copied so far, in all sessions of this process. Nothing in a child made by `fork`.
+    /// What was copied and registered so far, in all sessions of this process. Nothing in a child made by `fork`.
     #[must_use]
     pub fn figures(&self) -> CudaFigures {
         if !self.process.is_of_this() {
             return CudaFigures::default();
         }
-        *lock(&self.figures)
+        self.figures.now()
     }
 }
 
@@ -94,7 +96,7 @@ pub enum GpuError {
 
 /// The GPUs that a process has open.
 ///
-/// An engine keeps the pool mapped, and unregisters it when the last copy of it is over: every
+/// An engine keeps the pool mapped, and unregisters all of it when the last copy of it is over: every
 /// transfer has a share of the engine that it uses, and the last share but those ends in
 /// [`close`](Self::close).
 #[derive(Debug)]
@@ -102,7 +104,7 @@ pub(super) struct Gpus {
     /// Never dropped where `close` was not called: in a child made by `fork`, which must leave the
     /// parent's engines alone.
     open: ManuallyDrop<Mutex<Option<Open>>>,
-    /// One is opened at a time: that takes seconds, in which the others continue.
+    /// One is opened at a time: that may take seconds, in which the others continue.
     opening: Mutex<()>,
 }
 
@@ -130,7 +132,7 @@ impl Gpus {
             },
         };
         let engine = match another {
-            // The pages are pinned once for all GPUs.
+            // Pages are pinned once for all GPUs.
             Some(another) => another.beside(gpu)?,
             None => CudaDma::new(fabric, gpu)?,
         };
@@ -161,7 +163,7 @@ impl Running {
         }
         let engine = self.gpus.open(number)?;
         let (reach, summing) = (engine.reach().clone(), engine.summing().clone());
-        let figures = Arc::clone(engine.shared_figures());
+        let figures = engine.shared_figures().clone();
         Ok(Gpu { number, reach, summing, figures, process: self.process })
     }
 

@@ -216,8 +216,10 @@ impl AsyncPool {
     }
 
     /// Opens GPU number `number`, as CUDA counts in this process, for blocks in its memory; or
-    /// finds it open. The first time takes seconds for a large pool: all of it is registered with
-    /// the driver. Where that is refused the GPU reaches the pool through a buffer: [`Gpu::reach`].
+    /// finds it open. The first time a piece of the pool is registered with the driver; where that is
+    /// refused the GPU reaches the pool through a buffer: [`Gpu::reach`]. Other pieces are registered
+    /// when they are used, or now, which takes seconds for a large pool
+    /// ([`CudaOptions`](crate::cuda::CudaOptions)).
     ///
     /// # Errors
     /// [`GpuError`]; `GpuError::Cuda(CudaError::Absent)` on a machine without a driver.

@@ -27,6 +27,7 @@ pub const GROUPS: &[(&str, &str)] = &[
     ("CAPI-I", "the C interface"),
     ("CLEAR-D", "directives: clearing and pinning a namespace on all nodes, and draining a node"),
     ("CUDA-E", "errors of a GPU"),
+    ("CUDA-R", "pieces of the pool that are registered with a GPU's driver"),
     ("CUDA-V", "checksums of what a GPU copies"),
     ("DEATH-C", "agreeing on a death"),
     ("DEATH-R", "recovering a dead host"),

@@ -48,7 +48,7 @@ pub const ALLOWED: &[&str] = &[
     "connector/src/dma/cuda/engine.rs",
     "connector/src/dma/cuda/layers.rs",
     "connector/src/dma/cuda/memory.rs",
-    "connector/src/dma/cuda/registration.rs",
+    "connector/src/dma/cuda/registration/mapped.rs",
     "connector/src/dma/cuda/runs.rs",
     "connector/src/dma/cuda/sums.rs",
     "connector/src/dma/cuda/turn.rs",

@@ -2,7 +2,7 @@
 #![expect(unsafe_code, reason = "a GPU copies between addresses")]
 
 use std::marker::PhantomData;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Once};
 
 use cudarc::driver::{
     CudaContext, CudaEvent, CudaSlice, CudaStream, DevicePtr, DevicePtrMut, DriverError,
@@ -12,14 +12,16 @@ use cxl_shm::units::Extent;
 
 use super::copies::{self, Copies};
 use super::driver::{self, CudaError, reason};
+use super::figures::{CudaFigures, SharedFigures};
 use super::lanes::{Lane, LaneOfCall, Lanes};
 use super::memory::{DeviceDestination, DeviceSource, EngineStream};
 use super::options::CudaOptions;
 use super::order::Order;
-use super::registration::{PoolReach, Registration};
+use super::reach::PoolReach;
+use super::registration::{Pins, Registration};
 use super::sums::Kernel;
 use super::turn::{EndsInTurn, SLEEPING, Turn};
-use crate::dma::{Checksum, DmaError, HostDma, lock};
+use crate::dma::{Checksum, DmaError, HostDma};
 
 /// Copies with the copy engines of one GPU.
 ///
@@ -52,21 +54,6 @@ use crate::dma::{Checksum, DmaError, HostDma, lock};
 pub struct CudaDma {
     pub(super) inner: Arc<EndsInTurn<Inner>>,
     order: Arc<Order>,
-}
-
-/// What an engine did so far.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct CudaFigures {
-    /// Bytes that came into the pool.
-    pub stored_bytes: u64,
-    /// Bytes that came out of it.
-    pub loaded_bytes: u64,
-    /// How many of both went through the buffer.
-    pub bounced_bytes: u64,
-    /// How many of both have a checksum that the GPU computed, of its own memory.
-    pub gpu_summed_bytes: u64,
-    /// Payloads that the driver failed to copy.
-    pub failed_payloads: u64,
 }
 
 /// Who computes the checksums of payloads.
@@ -111,19 +98,23 @@ pub(super) struct Inner {
     lanes: Lanes,
     /// `None` where the processor computes checksums.
     pub(super) kernel: Option<Kernel>,
-    pub(super) way: Way,
+    /// `None` where no call reaches the pool straight.
+    registration: Option<Arc<Registration>>,
     pub(super) context: Arc<CudaContext>,
     pub(super) host: HostDma,
     reach: PoolReach,
     summing: Summing,
     in_batches: bool,
-    /// What it did so far, known also after it ended.
-    figures: Arc<Mutex<CudaFigures>>,
+    figures: SharedFigures,
+    refusal_is_told: Once,
 }
 
+/// How the copies of a call reach the pool.
 #[derive(Debug)]
 pub(super) enum Way {
-    Straight(Arc<Registration>),
+    /// What they touch of it is registered, for as long as the call lasts (CUDA-R1).
+    Straight(Arc<Pins>),
+    /// Through the buffer of the lane.
     Bounced,
 }
 
@@ -135,9 +126,10 @@ pub(super) enum Direction {
 }
 
 impl CudaDma {
-    /// The engine of GPU number `gpu`, over the memory of `fabric`. Takes seconds for a large pool:
-    /// every page of it is pinned, and has memory behind it afterwards. A mapping is pinned once:
-    /// for other GPUs of the process, see [`beside`](Self::beside).
+    /// The engine of GPU number `gpu`, over the memory of `fabric`. Pages are pinned when they are first
+    /// copied to or from, and have memory behind them afterwards; or now, which takes seconds for a
+    /// large pool, where [`CudaOptions`] say so. A mapping is pinned once: for other GPUs of the
+    /// process, see [`beside`](Self::beside).
     ///
     /// # Errors
     /// [`CudaError`]. That the pool could not be registered is none: [`reach`](Self::reach). Nor is
@@ -156,9 +148,9 @@ impl CudaDma {
         options: CudaOptions,
     ) -> Result<Self, CudaError> {
         Self::make(fabric, gpu, options, |context, fabric| {
-            match Registration::new(context, fabric.mapping()) {
-                Ok((registration, reach)) => (Way::Straight(Arc::new(registration)), reach),
-                Err(reason) => (Way::Bounced, PoolReach::Bounced { reason }),
+            match Registration::open(context, fabric.mapping(), &options) {
+                Ok((registration, reach)) => (Some(registration), reach),
+                Err(reason) => (None, PoolReach::Bounced { reason }),
             }
         })
     }
@@ -172,11 +164,7 @@ impl CudaDma {
         let (fabric, options) =
             (self.inner.host.fabric().clone(), CudaOptions::from_environment()?);
         Self::make(fabric, gpu, options, |_, _| {
-            let way = match &self.inner.way {
-                Way::Straight(registration) => Way::Straight(Arc::clone(registration)),
-                Way::Bounced => Way::Bounced,
-            };
-            (way, self.inner.reach.clone())
+            (self.inner.registration.clone(), self.inner.reach.clone())
         })
     }
 
@@ -184,7 +172,10 @@ impl CudaDma {
         fabric: MappedFabric,
         gpu: usize,
         options: CudaOptions,
-        way: impl FnOnce(&Arc<CudaContext>, &MappedFabric) -> (Way, PoolReach),
+        register: impl FnOnce(
+            &Arc<CudaContext>,
+            &MappedFabric,
+        ) -> (Option<Arc<Registration>>, PoolReach),
     ) -> Result<Self, CudaError> {
         let cannot_use = |error| CudaError::of("cannot use the GPU", error);
         driver::find(gpu)?;
@@ -210,22 +201,23 @@ impl CudaDma {
             Err(reason) => (None, Summing::ByCpu { reason }),
         };
         let lanes = Lanes::new(&context, kernel.is_some());
-        let (way, reach) = way(&context, &fabric);
+        let (registration, reach) = register(&context, &fabric);
         // One at least, so that a driver that makes none says so now.
-        let made = lanes.take().map(drop);
+        let made = lanes.take(&Way::Bounced).map(drop);
         made.map_err(|error| CudaError::of("cannot make a stream for copies", error))?;
         let order = Arc::new(Order::new(&context, None));
         let inner = Inner {
             gpu,
             lanes,
             kernel,
-            way,
+            figures: SharedFigures::new(registration.as_ref().map(|of| Arc::clone(of.figures()))),
+            registration,
             context,
             host: HostDma::new(fabric),
             reach,
             summing,
             in_batches: options.batched_copies && copies::takes_batches(),
-            figures: Arc::default(),
+            refusal_is_told: Once::new(),
         };
         let inner = Arc::new(EndsInTurn::new(inner));
         Ok(Self { inner, order })
@@ -251,10 +243,10 @@ impl CudaDma {
     /// What it did so far.
     #[must_use]
     pub fn figures(&self) -> CudaFigures {
-        *lock(&self.inner.figures)
+        self.inner.figures.now()
     }
 
-    pub(crate) fn shared_figures(&self) -> &Arc<Mutex<CudaFigures>> {
+    pub(crate) fn shared_figures(&self) -> &SharedFigures {
         &self.inner.figures
     }
 
@@ -347,12 +339,36 @@ impl CudaDma {
 }
 
 impl CudaDma {
-    /// Has `copy` copy `payloads` on a lane, after the work of the engine's streams. At the end nothing
-    /// of it is under way any more, and what was copied is counted. Without payloads nobody's work is
-    /// waited for.
+    /// How a call reaches `payloads`, which lie in the pool. They stay registered while the way is there.
+    pub(super) fn way(&self, payloads: impl Iterator<Item = Extent>) -> Way {
+        let usable = self.inner.registration.as_ref().filter(|_| !self.is_broken());
+        let Some(registration) = usable else { return Way::Bounced };
+        match registration.pin(payloads) {
+            Ok(pins) => Way::Straight(Arc::new(pins)),
+            Err(reason) => {
+                // CUDA-R4
+                let gpu = self.inner.gpu;
+                self.inner.refusal_is_told.call_once(|| {
+                    tracing::warn!(
+                        gpu,
+                        reason,
+                        "the CUDA driver does not register a piece of the pool: what is copied to or \
+                         from it goes through a buffer, and is copied once more by the CPU; the \
+                         figures count such pieces and bytes"
+                    );
+                });
+                Way::Bounced
+            }
+        }
+    }
+
+    /// Has `copy` copy `payloads` on a lane, that `way`, after the work of the engine's streams. At the
+    /// end nothing of it is under way any more, and what was copied is counted. Without payloads nobody's
+    /// work is waited for.
     pub(super) fn in_lane(
         &self,
         direction: Direction,
+        way: &Way,
         payloads: &[Extent],
         copy: impl FnOnce(&mut Lane) -> Vec<Result<Checksum, DmaError>>,
     ) -> Vec<Result<Checksum, DmaError>> {
@@ -362,15 +378,15 @@ impl CudaDma {
         let all = |failed: &dyn Fn(Extent) -> DmaError| {
             payloads.iter().map(|payload| Err(failed(*payload))).collect()
         };
-        let mut lane = match self.lane() {
+        let mut lane = match self.lane(way) {
             Ok(lane) => lane,
             Err(error) => return all(&|payload| self.failed(payload, error)),
         };
         let results = copy(&mut lane);
         if let Err(error) = lane.end() {
-            return self.all_unfinished(direction, payloads, results, error);
+            return self.all_unfinished(direction, way, payloads, results, error);
         }
-        self.count(direction, payloads, &results);
+        self.count(direction, way, payloads, &results);
         results
     }
 
@@ -378,28 +394,30 @@ impl CudaDma {
     pub(super) fn count(
         &self,
         direction: Direction,
+        way: &Way,
         payloads: &[Extent],
         results: &[Result<Checksum, DmaError>],
     ) {
         let copied = payloads.iter().zip(results).filter(|(_, result)| result.is_ok());
         let bytes: u64 = copied.map(|(payload, _)| payload.bytes()).sum();
-        let mut figures = lock(&self.inner.figures);
-        match direction {
-            Direction::Store => figures.stored_bytes += bytes,
-            Direction::Load => figures.loaded_bytes += bytes,
-        }
-        if let Way::Bounced = self.inner.way {
-            figures.bounced_bytes += bytes;
-        }
-        if self.inner.kernel.is_some() {
-            figures.gpu_summed_bytes += bytes;
-        }
+        self.inner.figures.count(|figures| {
+            match direction {
+                Direction::Store => figures.stored_bytes += bytes,
+                Direction::Load => figures.loaded_bytes += bytes,
+            }
+            if let Way::Bounced = way {
+                figures.bounced_bytes += bytes;
+            }
+            if self.inner.kernel.is_some() {
+                figures.gpu_summed_bytes += bytes;
+            }
+        });
     }
 
     /// A lane whose streams come after what this handle's copies come after. Where the driver refuses
     /// some of that, the lane is given back when its streams have come to an end.
-    pub(super) fn lane(&self) -> Result<LaneOfCall<'_>, DriverError> {
-        let lane = self.inner.lanes.take()?;
+    pub(super) fn lane(&self, way: &Way) -> Result<LaneOfCall<'_>, DriverError> {
+        let lane = self.inner.lanes.take(way)?;
         self.order.comes_before(&lane.copies)?;
         if let Some(sums) = &lane.sums {
             self.order.comes_before(sums.stream())?;
@@ -413,10 +431,11 @@ impl CudaDma {
         stream: &CudaStream,
         copies: &Copies,
     ) -> Result<(), DriverError> {
-        // SAFETY: one side lies in the mapping, which is registered, or in the pinned buffer; who
-        // named the other vouches for it while the jobs live, and no call of the engine ends, not
-        // by a panic either, before the lane has come to an end (`LaneOfCall`). Where that fails,
-        // the payload stays reserved, and the lane's memory stays.
+        // SAFETY: one side lies in pieces of the mapping that the lane's call has pinned (CUDA-R1), or in
+        // the pinned buffer; who named the other vouches for it while the jobs live, and no call of
+        // the engine ends, not by a panic either, before the lane has come to an end
+        // (`LaneOfCall`). Where that fails, the payload stays reserved, its pieces stay registered,
+        // and the lane's memory stays.
         unsafe { copies.submit(stream, self.inner.in_batches) }
     }
 
@@ -431,7 +450,7 @@ impl CudaDma {
     }
 
     pub(super) fn failed(&self, payload: Extent, error: DriverError) -> DmaError {
-        lock(&self.inner.figures).failed_payloads += 1;
+        self.count_failed();
         DmaError::Device { payload, reason: reason(error) }
     }
 
@@ -441,36 +460,36 @@ impl CudaDma {
     fn all_unfinished(
         &self,
         direction: Direction,
+        way: &Way,
         payloads: &[Extent],
         results: Vec<Result<Checksum, DmaError>>,
         error: DriverError,
     ) -> Vec<Result<Checksum, DmaError>> {
+        let may_write = matches!((direction, way), (Direction::Store, Way::Straight(_)));
+        let as_unfinished = |payload| match may_write {
+            true => DmaError::Unfinished { payload, reason: reason(error) },
+            false => DmaError::Device { payload, reason: reason(error) },
+        };
         let one = |(payload, result): (&Extent, Result<Checksum, DmaError>)| match result {
-            Ok(_) => Err(self.unfinished(direction, *payload, error)),
+            Ok(_) => {
+                self.count_failed();
+                Err(as_unfinished(*payload))
+            }
             // It is counted already.
-            Err(DmaError::Device { .. }) => Err(self.as_unfinished(direction, *payload, error)),
+            Err(DmaError::Device { .. }) => Err(as_unfinished(*payload)),
             Err(refused) => Err(refused),
         };
         payloads.iter().zip(results).map(one).collect()
     }
 
-    /// The same, of one that was handed over. It is counted.
-    pub(super) fn unfinished(
-        &self,
-        direction: Direction,
-        payload: Extent,
-        error: DriverError,
-    ) -> DmaError {
-        lock(&self.inner.figures).failed_payloads += 1;
-        self.as_unfinished(direction, payload, error)
+    /// A store that was handed over, and may still write.
+    pub(super) fn unfinished(&self, payload: Extent, error: DriverError) -> DmaError {
+        self.count_failed();
+        DmaError::Unfinished { payload, reason: reason(error) }
     }
 
-    fn as_unfinished(&self, direction: Direction, payload: Extent, error: DriverError) -> DmaError {
-        let reason = reason(error);
-        match (direction, &self.inner.way) {
-            (Direction::Store, Way::Straight(_)) => DmaError::Unfinished { payload, reason },
-            _ => DmaError::Device { payload, reason },
-        }
+    fn count_failed(&self) {
+        self.inner.figures.count(|figures| figures.failed_payloads += 1);
     }
 }
 
@@ -480,7 +499,7 @@ impl Drop for Inner {
             // What the GPU may still use stays: the pool's pages, mapped and registered, the kernel,
             // and the context.
             std::mem::forget(Arc::clone(self.host.fabric().mapping()));
-            if let Way::Straight(registration) = &self.way {
+            if let Some(registration) = &self.registration {
                 std::mem::forget(Arc::clone(registration));
             }
             std::mem::forget(self.kernel.take());

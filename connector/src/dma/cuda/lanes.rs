@@ -10,6 +10,8 @@ use cudarc::driver::{CudaContext, CudaStream, DriverError, sys};
 
 use super::bounce::Bounce;
 use super::driver::reason;
+use super::engine::Way;
+use super::registration::Pins;
 use super::sums::SumStream;
 use super::turn::{self, Turn};
 use crate::dma::lock;
@@ -62,12 +64,12 @@ impl Lanes {
         Self { context: Arc::clone(context), with_sums, state: Mutex::default() }
     }
 
-    /// A lane, and a turn with the GPU.
+    /// A lane for copies that go this way, and a turn with the GPU.
     ///
     /// # Errors
     /// The driver's. Once it could not wait for a lane that error: what the GPU does is not known
     /// any more (CUDA-E2).
-    pub(super) fn take(&self) -> Result<LaneOfCall<'_>, DriverError> {
+    pub(super) fn take(&self, way: &Way) -> Result<LaneOfCall<'_>, DriverError> {
         let turn = Turn::begin(&self.context)?;
         let free = {
             let mut state = lock(&self.state);
@@ -80,7 +82,11 @@ impl Lanes {
             Some(lane) => lane,
             None => Lane::new(&self.context, self.with_sums)?,
         };
-        Ok(LaneOfCall { lanes: self, lane: Some(lane), _turn: turn })
+        let pins = match way {
+            Way::Straight(pins) => Some(Arc::clone(pins)),
+            Way::Bounced => None,
+        };
+        Ok(LaneOfCall { lanes: self, lane: Some(lane), pins, _turn: turn })
     }
 
     /// Whether nothing is under way on any lane, and never will be: no call is.
@@ -95,6 +101,8 @@ pub(super) struct LaneOfCall<'e> {
     lanes: &'e Lanes,
     /// There until it is given back.
     lane: Option<Lane>,
+    /// What its copies touch of the pool.
+    pins: Option<Arc<Pins>>,
     _turn: Turn,
 }
 
@@ -115,8 +123,10 @@ impl LaneOfCall<'_> {
             state.free.push(lane);
             return Ok(());
         };
-        // Its memory stays: the GPU may write there.
+        // Its memory stays, and what it touches of the pool stays registered (CUDA-R1): the GPU may
+        // write there.
         std::mem::forget(lane);
+        std::mem::forget(self.pins.take());
         // At the end of the process the driver goes first. That is no error to tell of.
         let is_end = error == DriverError(sys::CUresult::CUDA_ERROR_DEINITIALIZED);
         if state.broken.replace(error).is_none() && !is_end {

@@ -12,7 +12,7 @@ use super::copies::{Copies, Copy};
 use super::engine::{CudaDma, Direction, Way, length};
 use super::lanes::Lane;
 use super::memory::{DeviceDestination, DeviceSource};
-use super::registration::Registration;
+use super::registration::Pins;
 use super::sums::{Pieces, Summing};
 use super::turn::wait_for_event;
 use super::whole::sum_behind;
@@ -24,7 +24,7 @@ use crate::dma::{Checksum, DmaError, LayeredSource, Layers, LoadJob};
 
 /// The way of the layers of a store.
 enum Down<'d> {
-    Straight(&'d Registration),
+    Straight(&'d Pins),
     Bounced(LayeredStore<'d>),
 }
 
@@ -34,7 +34,7 @@ type UnderWay = Result<(Extent, RunningChecksum), DmaError>;
 /// Why a layer was not copied.
 enum Failure {
     Failed(DriverError),
-    /// It may still be under way.
+    /// It may still be under way to the pool.
     Unfinished(DriverError),
 }
 
@@ -60,8 +60,9 @@ impl CudaDma {
         });
         let mut loading: Vec<UnderWay> = loading.collect();
         let mut reporter = ArrivalReporter { next: 0, arrived };
-        let results = self.in_lane(Direction::Load, &payloads, |lane| {
-            match &self.inner.way {
+        let way = self.way(loading.iter().flatten().map(|(payload, _)| *payload));
+        let results = self.in_lane(Direction::Load, &way, &payloads, |lane| {
+            match &way {
                 Way::Straight(pool) => {
                     self.load_straight_by_layers(
                         lane,
@@ -89,7 +90,7 @@ impl CudaDma {
         jobs: &[LoadJob<DeviceDestination<'_>>],
         loading: &mut [UnderWay],
         layers: &Layers,
-        pool: &Registration,
+        pool: &Pins,
         reporter: &mut ArrivalReporter<'_>,
     ) {
         let Lane { copies: stream, sums, .. } = lane;
@@ -223,7 +224,10 @@ impl CudaDma {
             Ok((payload, RunningChecksum::new()))
         });
         let mut storing: Vec<UnderWay> = storing.collect();
-        let mut way = match &self.inner.way {
+        // For all layers, also while one is waited for: a piece that cannot be registered is known
+        // before the first is copied.
+        let way = self.way(storing.iter().flatten().map(|(payload, _)| *payload));
+        let mut down = match &way {
             Way::Straight(pool) => Down::Straight(pool),
             Way::Bounced => Down::Bounced(self.inner.host.begin_layers(payloads, layers)),
         };
@@ -238,12 +242,21 @@ impl CudaDma {
             if storing.iter().all(Result::is_err) {
                 return;
             }
-            let done = match &mut way {
-                Down::Straight(pool) => self.store_layer(&mut storing, layers, layer, parts, pool),
-                Down::Bounced(into) => self.store_layer_bounced(&mut storing, parts, |bytes| {
-                    into.store(layer, bytes);
-                }),
-            };
+            let done = self.on_lane(&way, |lane| match &mut down {
+                Down::Straight(pool) => {
+                    self.store_layer(lane, &mut storing, layers, layer, parts, pool)
+                }
+                Down::Bounced(into) => {
+                    self.store_layer_bounced(lane, &mut storing, parts, |bytes| {
+                        into.store(layer, bytes);
+                    })
+                }
+            });
+            let done = done.map(|()| {
+                if let Way::Straight(_) = way {
+                    self.write_back_layer(&mut storing, layers, layer);
+                }
+            });
             if let Err(failure) = done {
                 self.fail_all(&mut storing, failure);
             }
@@ -254,7 +267,7 @@ impl CudaDma {
             return None;
         }
         let by_gpu = self.inner.kernel.is_some();
-        let results: Vec<_> = match way {
+        let results: Vec<_> = match down {
             Down::Straight(_) => storing.into_iter().map(finished).collect(),
             Down::Bounced(into) => {
                 let each = storing.into_iter().zip(into.finish());
@@ -265,48 +278,51 @@ impl CudaDma {
                 each.map(one).collect()
             }
         };
-        self.count(Direction::Store, payloads, &results);
+        self.count(Direction::Store, &way, payloads, &results);
         Some(results)
     }
 
     fn store_layer(
         &self,
+        lane: &mut Lane,
         storing: &mut [UnderWay],
         layers: &Layers,
         layer: usize,
         parts: &[Vec<DeviceSource<'_>>],
-        pool: &Registration,
-    ) -> Result<(), Failure> {
-        self.on_lane(|lane| {
-            let Lane { copies: stream, sums, .. } = lane;
-            // On the lane: the driver says to the current context alone where an allocation ends.
-            let mut copies = Copies::default();
-            for (storing, parts) in storing.iter().zip(parts) {
-                let Ok((payload, _)) = storing else { continue };
-                self.inner.add_down(&mut copies, layers.of(*payload, layer), named(parts), pool);
-            }
-            let total = storing.iter().flatten().map(|_| layers.layer_bytes(layer)).sum();
-            let mut pieces = Pieces::of_about(total);
-            let numbers = storing.iter().zip(parts).map(|(storing, parts)| match storing {
-                Ok(_) => pieces.add(named(parts)),
-                Err(_) => pieces.add(std::iter::empty()),
-            });
-            let numbers = [numbers.collect::<Vec<_>>()];
-            let mut summing = self.begin_sums(sums.as_mut(), pieces)?;
-            let copied = self.hand_over_with_event(stream, &copies)?;
-            let summed = summing.as_ref().map(|summing| {
-                // SAFETY: nobody writes the sources during the call, and the lane ends before it.
-                unsafe { summing.launch(span(&numbers[0])) }?;
-                summing.launched()
-            });
-            let summed = summed.transpose()?;
-            wait_for_event(&copied)?;
-            if let (Some(summing), Some(summed)) = (&mut summing, summed) {
-                wait_for_event(&summed)?;
-                add_layers(summing, storing, &numbers)?;
-            }
-            Ok(())
-        })?;
+        pool: &Pins,
+    ) -> Result<(), DriverError> {
+        let Lane { copies: stream, sums, .. } = lane;
+        // On the lane: the driver says to the current context alone where an allocation ends.
+        let mut copies = Copies::default();
+        for (storing, parts) in storing.iter().zip(parts) {
+            let Ok((payload, _)) = storing else { continue };
+            self.inner.add_down(&mut copies, layers.of(*payload, layer), named(parts), pool);
+        }
+        let total = storing.iter().flatten().map(|_| layers.layer_bytes(layer)).sum();
+        let mut pieces = Pieces::of_about(total);
+        let numbers = storing.iter().zip(parts).map(|(storing, parts)| match storing {
+            Ok(_) => pieces.add(named(parts)),
+            Err(_) => pieces.add(std::iter::empty()),
+        });
+        let numbers = [numbers.collect::<Vec<_>>()];
+        let mut summing = self.begin_sums(sums.as_mut(), pieces)?;
+        let copied = self.hand_over_with_event(stream, &copies)?;
+        let summed = summing.as_ref().map(|summing| {
+            // SAFETY: nobody writes the sources during the call, and the lane ends before it.
+            unsafe { summing.launch(span(&numbers[0])) }?;
+            summing.launched()
+        });
+        let summed = summed.transpose()?;
+        wait_for_event(&copied)?;
+        if let (Some(summing), Some(summed)) = (&mut summing, summed) {
+            wait_for_event(&summed)?;
+            add_layers(summing, storing, &numbers)?;
+        }
+        Ok(())
+    }
+
+    /// Has what is complete with a layer arrive at the memory.
+    fn write_back_layer(&self, storing: &mut [UnderWay], layers: &Layers, layer: usize) {
         let complete = storing.iter_mut().flatten();
         let complete = complete.map(|(payload, sum)| (layers.complete_with(*payload, layer), sum));
         if self.inner.kernel.is_some() {
@@ -319,55 +335,58 @@ impl CudaDma {
             // reading it then tells that it has arrived (MEM-M2).
             complete.for_each(|(lines, sum)| self.inner.host.read(lines, sum, |_| ()));
         }
-        Ok(())
     }
 
     /// One layer of all payloads, by way of the buffer: `store` gets it from there.
     fn store_layer_bounced(
         &self,
+        lane: &mut Lane,
         storing: &mut [UnderWay],
         parts: &[Vec<DeviceSource<'_>>],
         store: impl FnOnce(&[Vec<&[u8]>]),
-    ) -> Result<(), Failure> {
+    ) -> Result<(), DriverError> {
         let bytes_of = |parts: &[DeviceSource<'_>]| parts.iter().map(|part| part.bytes).sum();
-        self.on_lane(|lane| {
-            let Lane { copies: stream, sums, bounce } = lane;
-            let wanted = || storing.iter().zip(parts).filter(|(storing, _)| storing.is_ok());
-            let total = wanted().map(|(_, parts)| bytes_of(parts)).sum();
-            let mut buffer = bounce.take(total)?;
-            let mut copies = Copies::default();
-            let mut to = buffer.address()?;
-            for (from, bytes) in wanted().flat_map(|(_, parts)| named(parts)) {
-                copies.add(Copy { to, from, bytes });
-                to += bytes as u64;
-            }
-            self.copied(stream, &copies)?;
-            for (storing, parts) in storing.iter_mut().zip(parts) {
-                let Ok((_, checksum)) = storing else { continue };
-                // SAFETY: nobody writes the sources during the call.
-                unsafe { self.add_now(sums.as_mut(), named(parts), checksum) }?;
-            }
-            let mut rest = &*buffer.bytes()?;
-            let bytes = storing.iter().zip(parts).map(|(storing, parts)| {
-                // Of what failed nothing is stored any more.
-                let length = if storing.is_ok() { bytes_of(parts) } else { 0 };
-                let (now, later) = rest.split_at(length);
-                rest = later;
-                vec![now]
-            });
-            store(&bytes.collect::<Vec<_>>());
-            Ok(())
-        })
+        let Lane { copies: stream, sums, bounce } = lane;
+        let wanted = || storing.iter().zip(parts).filter(|(storing, _)| storing.is_ok());
+        let total = wanted().map(|(_, parts)| bytes_of(parts)).sum();
+        let mut buffer = bounce.take(total)?;
+        let mut copies = Copies::default();
+        let mut to = buffer.address()?;
+        for (from, bytes) in wanted().flat_map(|(_, parts)| named(parts)) {
+            copies.add(Copy { to, from, bytes });
+            to += bytes as u64;
+        }
+        self.copied(stream, &copies)?;
+        for (storing, parts) in storing.iter_mut().zip(parts) {
+            let Ok((_, checksum)) = storing else { continue };
+            // SAFETY: nobody writes the sources during the call.
+            unsafe { self.add_now(sums.as_mut(), named(parts), checksum) }?;
+        }
+        let mut rest = &*buffer.bytes()?;
+        let bytes = storing.iter().zip(parts).map(|(storing, parts)| {
+            // Of what failed nothing is stored any more.
+            let length = if storing.is_ok() { bytes_of(parts) } else { 0 };
+            let (now, later) = rest.split_at(length);
+            rest = later;
+            vec![now]
+        });
+        store(&bytes.collect::<Vec<_>>());
+        Ok(())
     }
 
-    /// Has `copy` copy on a lane, after the work of the engine's streams.
+    /// Has `copy` copy on a lane, that way, after the work of the engine's streams.
     fn on_lane(
         &self,
+        way: &Way,
         copy: impl FnOnce(&mut Lane) -> Result<(), DriverError>,
     ) -> Result<(), Failure> {
-        let mut lane = self.lane()?;
+        let mut lane = self.lane(way)?;
         let copied = copy(&mut lane);
-        lane.end().map_err(Failure::Unfinished)?;
+        lane.end().map_err(|error| match way {
+            Way::Straight(_) => Failure::Unfinished(error),
+            // The buffer is written, and not the pool.
+            Way::Bounced => Failure::Failed(error),
+        })?;
         Ok(copied?)
     }
 
@@ -377,7 +396,7 @@ impl CudaDma {
             let Ok((extent, _)) = payload else { continue };
             *payload = Err(match failure {
                 Failure::Failed(error) => self.failed(*extent, error),
-                Failure::Unfinished(error) => self.unfinished(Direction::Store, *extent, error),
+                Failure::Unfinished(error) => self.unfinished(*extent, error),
             });
         }
     }

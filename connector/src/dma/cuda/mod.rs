@@ -35,8 +35,9 @@
 //! one engine share its streams, and no others' waits.
 //!
 //! What a GPU can reach ([`PoolReach`]): the mapping of the pool is registered with the driver in
-//! pieces. Where that is refused, payload goes through a pinned buffer and is copied once more by
-//! the processor; [`CudaDma::figures`] tells how many bytes did.
+//! pieces, when a copy first touches them, and up to a limit (CUDA-R1 to CUDA-R5, `registration`).
+//! Where that is refused, payload goes through a pinned buffer and is copied once more by the
+//! processor; [`CudaDma::figures`] tells how many bytes did.
 //!
 //! Another kind of device is a folder beside this one that implements [`DmaEngine`](crate::dma::DmaEngine):
 //! copies to and from registered memory of this process, in the order of the engine's streams; events
@@ -47,11 +48,13 @@ mod bounce;
 mod copies;
 mod driver;
 mod engine;
+mod figures;
 mod lanes;
 mod layers;
 mod memory;
 mod options;
 mod order;
+mod reach;
 mod registration;
 mod runs;
 mod steps;
@@ -61,8 +64,10 @@ mod whole;
 
 pub use bounce::pinned_memory;
 pub use driver::{CudaError, gpus};
-pub use engine::{CudaDma, CudaFigures, Summing};
+pub use engine::{CudaDma, Summing};
+pub use figures::CudaFigures;
+pub(crate) use figures::SharedFigures;
 pub use memory::{DeviceDestination, DeviceSource, EngineStream};
 pub use options::CudaOptions;
 pub(crate) use order::Order;
-pub use registration::PoolReach;
+pub use reach::PoolReach;

@@ -1,4 +1,4 @@
-//! What of a payload lies in one part, and in one piece of the registration.
+//! What of a payload lies in one part, and in one piece of the pool.
 #![expect(unsafe_code, reason = "the driver says where an allocation ends")]
 
 use cudarc::driver::sys;
@@ -6,7 +6,7 @@ use cxl_shm::units::Extent;
 
 use super::copies::{Copies, Copy};
 use super::engine::Inner;
-use super::registration::Registration;
+use super::registration::Pins;
 
 impl Inner {
     /// Adds the copies to `to`, in the pool, from these parts in order (address and length).
@@ -15,9 +15,9 @@ impl Inner {
         copies: &mut Copies,
         to: Extent,
         parts: impl Iterator<Item = (u64, usize)>,
-        registration: &Registration,
+        pins: &Pins,
     ) {
-        self.runs(to, parts, registration, |pool, device, bytes| {
+        self.runs(to, parts, pins, |pool, device, bytes| {
             copies.add(Copy { to: pool, from: device, bytes });
         });
     }
@@ -28,20 +28,20 @@ impl Inner {
         copies: &mut Copies,
         from: Extent,
         parts: impl Iterator<Item = (u64, usize)>,
-        registration: &Registration,
+        pins: &Pins,
     ) {
-        self.runs(from, parts, registration, |pool, device, bytes| {
+        self.runs(from, parts, pins, |pool, device, bytes| {
             copies.add(Copy { to: device, from: pool, bytes });
         });
     }
 
-    /// Each run of bytes that lies in one part and in one piece of the registration: its address in
+    /// Each run of bytes that lies in one part and in one piece of the pool: its address in
     /// the mapping, on the GPU, and its length. Parts that lie side by side are one.
     fn runs(
         &self,
         payload: Extent,
         parts: impl Iterator<Item = (u64, usize)>,
-        registration: &Registration,
+        pins: &Pins,
         mut each: impl FnMut(u64, u64, usize),
     ) {
         let mapping = self.host.fabric().mapping();
@@ -49,7 +49,7 @@ impl Inner {
         let start = start.expose_provenance() as u64;
         let mut offset = payload.offset();
         for (mut device, bytes) in merged(parts, end_of_allocation) {
-            for (at, bytes) in registration.runs(offset, bytes) {
+            for (at, bytes) in pins.runs(offset, bytes) {
                 each(start + (at - payload.offset()), device, bytes);
                 device += bytes as u64;
             }

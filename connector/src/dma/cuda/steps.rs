@@ -9,7 +9,7 @@ use cxl_shm::units::Extent;
 
 use super::copies::Copies;
 use super::engine::{Direction, Inner};
-use super::registration::Registration;
+use super::registration::Pins;
 use super::sums::Pieces;
 
 /// Bytes of a step, about.
@@ -45,7 +45,7 @@ impl Inner {
         &self,
         direction: Direction,
         jobs: impl Iterator<Item = Option<&'j Job>> + Clone,
-        pool: &Registration,
+        pool: &Pins,
     ) -> Steps {
         let total = jobs.clone().flatten().map(|(payload, _)| payload.bytes()).sum();
         let mut steps =

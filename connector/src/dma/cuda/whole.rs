@@ -11,7 +11,7 @@ use super::copies::{Copies, Copy};
 use super::engine::{CudaDma, Direction, Way, length};
 use super::lanes::Lane;
 use super::memory::{DeviceDestination, DeviceSource};
-use super::registration::Registration;
+use super::registration::Pins;
 use super::steps::{Job, Step, Steps};
 use super::sums::{Pieces, SumStream, Summing};
 use super::turn::{SLEEPING, wait_for_event};
@@ -44,7 +44,8 @@ impl DmaEngine for CudaDma {
         });
         let checked: Vec<Checked> = checked.collect();
         let payloads: Vec<_> = jobs.iter().map(|job| job.payload).collect();
-        self.in_lane(Direction::Store, &payloads, |lane| match &self.inner.way {
+        let way = self.way(checked.iter().flatten().map(|(payload, _)| *payload));
+        self.in_lane(Direction::Store, &way, &payloads, |lane| match &way {
             Way::Straight(pool) => self.store_straight(lane, checked, pool),
             Way::Bounced => self.bounced(lane, checked, |lane, job| self.store_bounced(lane, job)),
         })
@@ -58,7 +59,8 @@ impl DmaEngine for CudaDma {
         });
         let checked: Vec<Checked> = checked.collect();
         let payloads: Vec<_> = jobs.iter().map(|job| job.payload).collect();
-        self.in_lane(Direction::Load, &payloads, |lane| match &self.inner.way {
+        let way = self.way(checked.iter().flatten().map(|(payload, _)| *payload));
+        self.in_lane(Direction::Load, &way, &payloads, |lane| match &way {
             Way::Straight(pool) => self.load_straight(lane, checked, pool),
             Way::Bounced => self.bounced(lane, checked, |lane, job| self.load_bounced(lane, job)),
         })
@@ -88,7 +90,7 @@ impl CudaDma {
         &self,
         lane: &mut Lane,
         jobs: Vec<Checked>,
-        pool: &Registration,
+        pool: &Pins,
     ) -> Vec<Result<Checksum, DmaError>> {
         let Lane { copies: stream, sums, .. } = lane;
         if self.inner.kernel.is_none() {
@@ -129,7 +131,7 @@ impl CudaDma {
         &self,
         lane: &mut Lane,
         jobs: Vec<Checked>,
-        pool: &Registration,
+        pool: &Pins,
     ) -> Vec<Result<Checksum, DmaError>> {
         let Lane { copies: stream, sums, .. } = lane;
         if self.inner.kernel.is_none() {
@@ -187,7 +189,7 @@ impl CudaDma {
         &self,
         stream: &CudaStream,
         jobs: Vec<Checked>,
-        pool: &Registration,
+        pool: &Pins,
     ) -> Vec<Result<Checksum, DmaError>> {
         let submit = |job: Checked| {
             let (payload, parts) = job?;
@@ -212,7 +214,7 @@ impl CudaDma {
         &self,
         stream: &CudaStream,
         jobs: Vec<Checked>,
-        pool: &Registration,
+        pool: &Pins,
     ) -> Vec<Result<Checksum, DmaError>> {
         let submit = |job: Checked| {
             let (payload, parts) = job?;

@@ -1,0 +1,292 @@
+//! Registrations, with a stand-in for the driver that knows which copies are under way.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use super::*;
+
+const PIECE: u64 = 2 << 20;
+
+/// A driver that notes what would hurt a caller of the real one.
+#[derive(Debug, Default)]
+struct StandIn {
+    state: Mutex<State>,
+    /// Pieces whose registration waits until the test says so.
+    gate: Mutex<Option<Gate>>,
+}
+
+#[derive(Debug)]
+struct Gate {
+    piece: Extent,
+    reached: Sender<()>,
+    opened: Receiver<()>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    registered: BTreeSet<u64>,
+    /// Copies under way, by pieces.
+    under_way: BTreeMap<u64, u32>,
+    /// Most pieces at once.
+    most: usize,
+    registrations: u32,
+    /// Pieces that it registers at most; `None`: all.
+    room: Option<usize>,
+    refuses_to_unregister: bool,
+    mistakes: Vec<String>,
+}
+
+impl Registrar for Arc<StandIn> {
+    fn register(&self, piece: Extent) -> Result<(), String> {
+        let gate = lock(&self.gate).take_if(|gate| gate.piece == piece);
+        if let Some(gate) = gate {
+            gate.reached.send(()).unwrap();
+            gate.opened.recv().unwrap();
+        }
+        let mut state = lock(&self.state);
+        if state.room.is_some_and(|room| state.registered.len() >= room) {
+            return Err("no room".into());
+        }
+        if !state.registered.insert(piece.offset()) {
+            state.mistakes.push(format!("registered twice: {piece:?}"));
+        }
+        state.registrations += 1;
+        state.most = state.most.max(state.registered.len());
+        Ok(())
+    }
+
+    fn unregister(&self, piece: Extent) -> Result<(), String> {
+        let mut state = lock(&self.state);
+        if state.refuses_to_unregister {
+            return Err("still there".into());
+        }
+        if state.under_way.get(&piece.offset()).is_some_and(|copies| *copies > 0) {
+            state.mistakes.push(format!("unregistered under a copy: {piece:?}"));
+        }
+        if !state.registered.remove(&piece.offset()) {
+            state.mistakes.push(format!("unregistered, and was not registered: {piece:?}"));
+        }
+        Ok(())
+    }
+}
+
+impl StandIn {
+    fn begin_copy(&self, piece: u64) {
+        let mut state = lock(&self.state);
+        if !state.registered.contains(&(piece * PIECE)) {
+            state.mistakes.push(format!("a copy of piece {piece}, which is not registered"));
+        }
+        *state.under_way.entry(piece * PIECE).or_default() += 1;
+    }
+
+    fn end_copy(&self, piece: u64) {
+        *lock(&self.state).under_way.get_mut(&(piece * PIECE)).unwrap() -= 1;
+    }
+
+    fn mistakes(&self) -> Vec<String> {
+        lock(&self.state).mistakes.clone()
+    }
+
+    fn registered(&self) -> Vec<u64> {
+        lock(&self.state).registered.iter().map(|offset| offset / PIECE).collect()
+    }
+}
+
+/// A pool of so many pieces, of which so many are registered at once.
+fn pool(pieces: u64, limit: u64) -> (Arc<StandIn>, Arc<Registrations<Arc<StandIn>>>) {
+    let driver = Arc::new(StandIn::default());
+    let pieces = Pieces::new(pieces * PIECE, PIECE);
+    let pool = Registrations::new(Arc::clone(&driver), pieces, limit * PIECE);
+    (driver, Arc::new(pool))
+}
+
+fn extents(pieces: &[u64]) -> impl Iterator<Item = Extent> {
+    pieces.iter().map(|piece| Extent::new(piece * PIECE + 64, 4096).unwrap())
+}
+
+/// Copies to a piece of each call, as its pins say that it may.
+fn copy(driver: &StandIn, pool: &Arc<Registrations<Arc<StandIn>>>, pieces: &[u64]) {
+    let pins = pool.pin(extents(pieces)).unwrap();
+    pieces.iter().for_each(|piece| driver.begin_copy(*piece));
+    pieces.iter().for_each(|piece| driver.end_copy(*piece));
+    drop(pins);
+}
+
+#[test]
+fn copies_of_threads_reach_registered_pieces_within_the_limit() {
+    let (driver, pool) = pool(16, 4);
+    std::thread::scope(|scope| {
+        for thread in 0..4_u64 {
+            let (driver, pool) = (&driver, &pool);
+            scope.spawn(move || {
+                for round in 0..200 {
+                    let first = (thread * 5 + round * 7) % 16;
+                    copy(driver, pool, &[first, (first + round) % 16]);
+                }
+            });
+        }
+    });
+    assert_eq!(driver.mistakes(), [""; 0]);
+    assert!(driver.registered().len() <= 4, "{:?}", driver.registered());
+    let state = lock(&driver.state);
+    assert!(state.most <= 8, "no more than the limit and what calls under way need");
+    let figures = *lock(pool.figures());
+    assert_eq!(figures.registrations, u64::from(state.registrations));
+    assert_eq!(figures.registered_bytes, state.registered.len() as u64 * PIECE);
+    assert!(figures.unregistrations > 0 && figures.refused == 0);
+}
+
+#[test]
+fn a_pin_that_ends_before_its_copy_is_noticed() {
+    // The control of the test above: a caller that does not keep CUDA-R1.
+    let (driver, pool) = pool(4, 1);
+    let pins = pool.pin(extents(&[0])).unwrap();
+    driver.begin_copy(0);
+    drop(pins);
+    copy(&driver, &pool, &[1]);
+    driver.end_copy(0);
+    let mistakes = driver.mistakes();
+    assert!(matches!(&mistakes[..], [one] if one.contains("under a copy")), "{mistakes:?}");
+}
+
+#[test]
+fn what_nobody_could_wait_for_stays_registered() {
+    let (driver, pool) = pool(4, 1);
+    let pins = Arc::new(pool.pin(extents(&[0])).unwrap());
+    driver.begin_copy(0);
+    std::mem::forget(Arc::clone(&pins));
+    drop(pins);
+    copy(&driver, &pool, &[1, 2]);
+    assert_eq!((driver.registered(), driver.mistakes()), (vec![0], vec![]));
+    drop(pool);
+    assert_eq!((driver.registered(), driver.mistakes()), (vec![0], vec![]));
+}
+
+#[test]
+fn a_call_above_the_limit_gets_all_it_needs_and_is_counted() {
+    let (driver, pool) = pool(8, 2);
+    copy(&driver, &pool, &[0]);
+    copy(&driver, &pool, &[1, 2, 3, 4, 5]);
+    assert_eq!(driver.mistakes(), [""; 0]);
+    assert_eq!(driver.registered(), [4, 5], "what is above the limit went with the pins");
+    let figures = *lock(pool.figures());
+    assert_eq!((figures.registrations, figures.unregistrations), (6, 4));
+    assert_eq!(figures.over_limit, 3);
+}
+
+#[test]
+fn a_piece_is_registered_once_for_all_that_wait_for_it_and_no_others_wait() {
+    let (driver, pool) = pool(4, 4);
+    let (reached, is_reached) = channel();
+    let (open, opened) = channel();
+    *lock(&driver.gate) = Some(Gate { piece: pool.pieces.extent(0), reached, opened });
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| copy(&driver, &pool, &[0, 2]));
+        is_reached.recv().unwrap();
+        let second = scope.spawn(|| copy(&driver, &pool, &[0]));
+        // While the driver works on piece 0.
+        copy(&driver, &pool, &[1]);
+        assert_eq!(driver.registered(), [1]);
+        open.send(()).unwrap();
+        first.join().unwrap();
+        second.join().unwrap();
+    });
+    assert_eq!((driver.registered(), driver.mistakes()), (vec![0, 1, 2], vec![]));
+    assert_eq!(lock(&driver.state).registrations, 3);
+}
+
+#[test]
+fn what_the_driver_refuses_is_tried_again_in_the_room_of_an_idle_piece() {
+    let (driver, pool) = pool(8, 8);
+    lock(&driver.state).room = Some(2);
+    for piece in [0, 1, 2, 3, 0] {
+        copy(&driver, &pool, &[piece]);
+    }
+    assert_eq!((driver.registered(), driver.mistakes()), (vec![0, 3], vec![]));
+    assert_eq!(lock(pool.figures()).refused, 0);
+}
+
+#[test]
+fn what_the_driver_refuses_with_all_pieces_in_use_is_refused_and_counted() {
+    let (driver, pool) = pool(8, 8);
+    lock(&driver.state).room = Some(2);
+    let pins = pool.pin(extents(&[0, 1])).unwrap();
+    let refused = pool.pin(extents(&[0, 2])).unwrap_err();
+    assert_eq!(refused, "no room");
+    let figures = *lock(pool.figures());
+    assert_eq!((figures.refused, figures.registered_bytes), (1, 2 * PIECE));
+    drop(pins);
+    // What the call that was refused had pinned is idle as well.
+    copy(&driver, &pool, &[3, 4]);
+    assert_eq!((driver.registered(), driver.mistakes()), (vec![3, 4], vec![]));
+    let again: Vec<bool> = (0..3).map(|_| pool.pin(extents(&[2])).is_ok()).collect();
+    assert_eq!(again, [false, false, true], "asked for again after a while");
+}
+
+#[test]
+fn what_cannot_be_unregistered_stays_and_is_used() {
+    let (driver, pool) = pool(4, 1);
+    copy(&driver, &pool, &[0]);
+    lock(&driver.state).refuses_to_unregister = true;
+    copy(&driver, &pool, &[1]);
+    copy(&driver, &pool, &[0, 1]);
+    assert_eq!((driver.registered(), driver.mistakes()), (vec![0, 1], vec![]));
+    let figures = *lock(pool.figures());
+    assert_eq!((figures.registered_bytes, figures.unregistrations), (2 * PIECE, 0));
+    assert_eq!(lock(&driver.state).registrations, 2);
+}
+
+#[test]
+fn nothing_is_registered_when_the_pool_has_ended() {
+    let (driver, pool) = pool(4, 4);
+    copy(&driver, &pool, &[0, 1, 3]);
+    let figures = Arc::clone(pool.figures());
+    drop(pool);
+    assert_eq!((driver.registered(), driver.mistakes()), (vec![], vec![]));
+    let figures = *lock(&figures);
+    assert_eq!((figures.registered_bytes, figures.unregistrations), (0, 3));
+}
+
+#[test]
+fn a_copy_of_a_piece_without_a_pin_is_refused() {
+    let (_driver, pool) = pool(4, 4);
+    let pins = pool.pin(extents(&[1])).unwrap();
+    let piece = usize::try_from(PIECE).unwrap();
+    let runs = pins.runs(PIECE, piece).collect::<Vec<_>>();
+    assert_eq!(runs, [(PIECE, piece)]);
+    let beyond = || pins.runs(PIECE, piece + 1).count();
+    let refused = std::panic::catch_unwind(std::panic::AssertUnwindSafe(beyond));
+    assert!(refused.is_err(), "piece 2 is not pinned");
+}
+
+#[test]
+fn a_pool_is_registered_ahead_as_far_as_the_limit_allows() {
+    for (limit, expected) in [(3, vec![0, 1, 2]), (9, vec![0, 1, 2, 3, 4])] {
+        let (driver, pool) = pool(5, limit);
+        let seen = Mutex::new(Vec::new());
+        pool.register_ahead(3, |done| lock(&seen).push(done)).unwrap();
+        assert_eq!((driver.registered(), driver.mistakes()), (expected.clone(), vec![]));
+        assert_eq!(*lock(&seen), (1..=expected.len() as u64).collect::<Vec<_>>());
+        assert_eq!(lock(pool.figures()).unregistrations, 0);
+    }
+}
+
+#[test]
+fn what_is_refused_ahead_ends_it_with_the_reason() {
+    let (driver, pool) = pool(8, 8);
+    lock(&driver.state).room = Some(0);
+    let seen = Mutex::new(Vec::new());
+    let refused = pool.register_ahead(2, |done| lock(&seen).push(done));
+    assert_eq!(refused, Err("no room".into()));
+    assert!(lock(&seen).is_empty());
+    assert!(lock(pool.figures()).refused <= 2, "one a thread");
+}
+
+#[test]
+fn registering_ahead_ends_when_the_driver_has_no_room_for_more() {
+    let (driver, pool) = pool(8, 8);
+    lock(&driver.state).room = Some(3);
+    let refused = pool.register_ahead(1, |_| ());
+    assert_eq!(refused, Err("it has no room for more".into()));
+    assert_eq!((driver.registered(), driver.mistakes()), (vec![1, 2, 3], vec![]));
+}
