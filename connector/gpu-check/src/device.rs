@@ -25,7 +25,7 @@ pub(crate) struct Device {
     pub(crate) file: File,
     pub(crate) path: PathBuf,
     pub(crate) bytes: u64,
-    /// Seconds that it took to open the GPU and to register the file.
+    /// Seconds that it took to open the GPU and to register a piece of the file.
     pub(crate) open_s: f64,
     /// Removes the file.
     _directory: tempfile::TempDir,
@@ -83,8 +83,18 @@ impl Device {
 
     /// Another engine over the file.
     pub(crate) fn another(&self, gpu: usize, how: ReadBack, by_gpu: bool) -> Result<CudaDma> {
+        self.another_with(gpu, how, |options| options.gpu_checksums &= by_gpu)
+    }
+
+    /// Another one, with options that `change` has changed.
+    pub(crate) fn another_with(
+        &self,
+        gpu: usize,
+        how: ReadBack,
+        change: impl FnOnce(&mut CudaOptions),
+    ) -> Result<CudaDma> {
         let mut options = CudaOptions::from_environment()?;
-        options.gpu_checksums &= by_gpu;
+        change(&mut options);
         let fabric = MappedFabric::new(Mapping::shared(&self.file, self.bytes)?)?;
         Ok(CudaDma::with_options(fabric.with_read_back(how), gpu, options)?)
     }

@@ -11,7 +11,9 @@ mod errors;
 #[cfg(feature = "gds")]
 mod file_reads;
 mod layers;
+mod pieces;
 mod registration;
+mod registration_cost;
 mod report;
 mod round_trips;
 mod second_process;
@@ -33,7 +35,8 @@ use report::Report;
 
 /// Check that a GPU moves payload between its memory and a pool, byte for byte, and how fast.
 ///
-/// Makes a file of its own in DIRECTORY, registers it with the CUDA driver as a pool is, stores and
+/// Makes a file of its own in DIRECTORY, registers it with the CUDA driver as a pool is, measures what
+/// that takes, stores and
 /// loads payloads of many sizes, whole and layer by layer, from several streams and from a second
 /// process, provokes errors, publishes and fetches blocks of its memory through a pool of its own,
 /// and compares the speed with plain copies to pinned memory in the same run. The file is removed
@@ -58,6 +61,10 @@ struct Options {
     /// Rounds of each measurement; the medians are given.
     #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
+
+    /// Leave out the measurement of what it takes to register the file, which puts memory behind all of it.
+    #[arg(long)]
+    skip_cost: bool,
 
     /// Also read a file of this folder on a drive into GPU memory with NVIDIA's cuFile. Says so where
     /// cuFile is not installed. Needs a build with `--features gds`.
@@ -112,6 +119,10 @@ fn run(options: &Options) -> Result<ExitCode> {
     let device = Device::open(&options.directory, options.size.as_u64(), options.gpu)
         .context("cannot set up the check")?;
     registration::check(&mut report, &device);
+    if !options.skip_cost {
+        report.registration_cost(registration_cost::measure(&device, options.gpu));
+    }
+    report.check("pieces", pieces::check(&device, options.gpu));
     report.check("checksums", checksums::check(&device));
     report.check("round trips", round_trips::check(&device));
     report.check("layers", layers::check(&device));

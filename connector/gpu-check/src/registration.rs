@@ -13,7 +13,7 @@ pub(crate) fn check(report: &mut Report, device: &Device) {
     let reach = device.dma.reach();
     let outcome = match reach.bounced_because() {
         None => Ok(format!(
-            "{size} {}, after {:.2} s with the GPU opened",
+            "{size} {}, piece by piece; the GPU and the first piece after {:.2} s",
             reach.label(),
             device.open_s
         )),

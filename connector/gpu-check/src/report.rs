@@ -7,6 +7,7 @@ use bytesize::ByteSize;
 use rackline::cuda::CudaFigures;
 use serde::Serialize;
 
+use crate::registration_cost::Cost;
 use crate::speed::Way;
 
 /// One measurement.
@@ -42,11 +43,12 @@ pub(crate) struct Report {
     json: bool,
     checks: Vec<Check>,
     figures: Vec<Figure>,
+    registration: Option<Cost>,
 }
 
 impl Report {
     pub(crate) fn new(json: bool) -> Self {
-        Self { json, checks: Vec::new(), figures: Vec::new() }
+        Self { json, checks: Vec::new(), figures: Vec::new(), registration: None }
     }
 
     pub(crate) fn check(&mut self, name: &'static str, outcome: Result<String>) {
@@ -68,6 +70,16 @@ impl Report {
         self.check("speed", outcome);
     }
 
+    /// What it takes to register a pool; `None` where it is not registered.
+    pub(crate) fn registration_cost(&mut self, measured: Result<Option<Cost>>) {
+        let outcome = measured.map(|cost| {
+            let told = cost.as_ref().map(ToString::to_string);
+            self.registration = cost;
+            told.unwrap_or_else(|| "not measured: the file is not registered".into())
+        });
+        self.check("cost of it", outcome);
+    }
+
     /// Prints the rest.
     pub(crate) fn finish(self, engine: CudaFigures) -> ExitCode {
         let failed = self.checks.iter().filter(|check| !check.passed).count();
@@ -75,11 +87,18 @@ impl Report {
             let report = serde_json::json!({
                 "checks": self.checks,
                 "speed": self.figures,
+                "registration": self.registration,
                 "stored_bytes": engine.stored_bytes,
                 "loaded_bytes": engine.loaded_bytes,
                 "bounced_bytes": engine.bounced_bytes,
                 "gpu_summed_bytes": engine.gpu_summed_bytes,
                 "failed_payloads": engine.failed_payloads,
+                "registered_bytes": engine.registered_bytes,
+                "registrations": engine.registrations,
+                "unregistrations": engine.unregistrations,
+                "refused_registrations": engine.refused_registrations,
+                "registrations_over_limit": engine.registrations_over_limit,
+                "registering_ns": engine.registering_ns,
             });
             println!("{report}");
         } else {

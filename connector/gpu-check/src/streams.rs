@@ -86,10 +86,12 @@ fn write_late(
     Ok(stream.memcpy_dtod(from, to)?)
 }
 
-fn turn(dma: &CudaDma, payload: Extent, seed: u64) -> Result<()> {
+/// Stores and loads a payload right after work that writes its memory.
+pub(crate) fn turn(dma: &CudaDma, payload: Extent, seed: u64) -> Result<()> {
     let stream = dma.context().new_stream()?;
-    let expected = content(seed, BYTES);
-    let mut memory = stream.alloc_zeros::<u8>(BYTES)?;
+    let bytes = usize::try_from(payload.bytes())?;
+    let expected = content(seed, bytes);
+    let mut memory = stream.alloc_zeros::<u8>(bytes)?;
     stream.memcpy_htod(&expected, &mut memory)?;
     let parts = [dma.source(&memory, &stream)?];
     let stored = dma.store(&[StoreJob { payload, parts: &parts }]).remove(0)?;

@@ -11,11 +11,14 @@
  *           wrong-sums      the GPU computes wrong checksums
  *           eager-copies    copies happen at once, before the work that they should wait for
  *           fail:NAME:N     the N-th call of that function, and all later ones, fail
+ *           room:BYTES      no more than so much memory of callers is registered at once
+ *           forget:N        the N-th registration is said to be made, and is not
  * -DWITHOUT_BATCH         a driver that has no cuMemcpyBatchAsync
  *
  * The one kernel is the real one, compiled for the processor. What a caller would be hurt by on a real
  * GPU is refused: more than 1,024 copies at once, waits that keep a processor busy, sums of memory that
- * is not the GPU's.
+ * is not the GPU's, memory that is registered twice. A copy that finds its memory unregistered when its
+ * turn comes is not made, and breaks the GPU: all later copies and waits fail, as after an illegal access.
  */
 #include <pthread.h>
 #include <stdint.h>
@@ -31,12 +34,13 @@ typedef int CUresult;
 typedef uint64_t CUdeviceptr;
 
 enum {
-    OK = 0, INVALID_VALUE = 1, NO_DEVICE = 101, INVALID_CONTEXT = 201, FAILED = 719,
-    NOT_READY = 600, NOT_SUPPORTED = 801, CAPTURE_IMPLICIT = 906, UNSUPPORTED_PTX = 222
+    OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NO_DEVICE = 101, INVALID_CONTEXT = 201, FAILED = 719,
+    NOT_READY = 600, ILLEGAL_ADDRESS = 700, ALREADY_REGISTERED = 712, NOT_SUPPORTED = 801,
+    CAPTURE_IMPLICIT = 906, UNSUPPORTED_PTX = 222
 };
 
 /* Memory that copies may reach. One copy lies within one range on each side. */
-struct range { uint64_t start, bytes; int pinned; struct range *next; };
+struct range { uint64_t start, bytes; int pinned, registered; struct range *next; };
 struct stream;
 struct event { struct stream *stream; uint64_t position; unsigned flags; };
 struct op {
@@ -44,6 +48,7 @@ struct op {
     uint64_t to, from, bytes;
     unsigned warps;
     uint8_t value;
+    int lies_in_ranges;
     void *snapshot;
     struct event until;
     struct op *next;
@@ -57,6 +62,8 @@ static struct range *ranges;
 static struct stream *streams;
 static struct stream default_stream;
 static int context_cookie;
+/* Since a copy reached memory that was not registered any more. */
+static int broken;
 static __thread void *current;
 
 static int mode_is(const char *name) {
@@ -72,6 +79,12 @@ static int fails(const char *name) {
     if (!mode || strncmp(mode, "fail:", 5) || strncmp(mode + 5, name, length) || mode[5 + length] != ':')
         return 0;
     return __sync_add_and_fetch(&calls, 1) >= atoi(mode + 6 + length);
+}
+
+/* The number in a mode like "room:4096"; 0 in other modes. */
+static uint64_t number_of(const char *name) {
+    const char *mode = getenv("FAKE_CUDA");
+    return mode && !strncmp(mode, name, strlen(name)) ? strtoull(mode + strlen(name), NULL, 10) : 0;
 }
 
 /* Also by the handles that CUDA has for the default stream (0, 1) and for that of each thread (2). */
@@ -99,10 +112,10 @@ static int is_pinned(uint64_t address, uint64_t bytes) {
     return range && range->pinned;
 }
 
-static void add_range(uint64_t start, uint64_t bytes, int pinned) {
+static struct range *add_range(uint64_t start, uint64_t bytes, int pinned) {
     struct range *range = malloc(sizeof *range);
-    *range = (struct range){start, bytes, pinned, ranges};
-    ranges = range;
+    *range = (struct range){start, bytes, pinned, 0, ranges};
+    return ranges = range;
 }
 
 static int remove_range(uint64_t start) {
@@ -140,7 +153,12 @@ static void run_until(struct stream *stream, uint64_t position) {
         stream->first = op->next;
         if (!stream->first) stream->last = NULL;
         stream->done++;
-        if (op->kind == COPY) copy(op->to, op->snapshot ? (uint64_t)op->snapshot : op->from, op->bytes);
+        if (op->kind == COPY && op->lies_in_ranges && (!range_of(op->to, op->bytes) || !range_of(op->from, op->bytes))) {
+            if (!broken) fprintf(stderr, "fake driver: a copy was under way when its memory was unregistered\n");
+            broken = 1;
+        } else if (op->kind == COPY) {
+            copy(op->to, op->snapshot ? (uint64_t)op->snapshot : op->from, op->bytes);
+        }
         if (op->kind == SET) memset((void *)op->to, op->value, op->bytes);
         if (op->kind == WAIT) run_until(op->until.stream, op->until.position);
         if (op->kind == TABLES_OF_SUMS) make_tables();
@@ -167,9 +185,10 @@ static void submit(struct stream *stream, struct op op) {
 
 static CUresult submit_copy(uint64_t to, uint64_t from, uint64_t bytes, void *stream) {
     if (current != &context_cookie) return INVALID_CONTEXT;
+    if (broken) return ILLEGAL_ADDRESS;
     if (!range_of(to, bytes) || !range_of(from, bytes)) return INVALID_VALUE;
     if (mode_is("eager-copies")) copy(to, from, bytes);
-    else submit(stream_of(stream), (struct op){.kind = COPY, .to = to, .from = from, .bytes = bytes});
+    else submit(stream_of(stream), (struct op){.kind = COPY, .to = to, .from = from, .bytes = bytes, .lies_in_ranges = 1});
     return OK;
 }
 
@@ -235,7 +254,7 @@ CUresult cuStreamDestroy_v2(void *handle) {
 CUresult cuStreamSynchronize(void *handle) {
     if (fails("cuStreamSynchronize")) return FAILED;
     LOCKED(run_until(stream_of(handle), stream_of(handle)->submitted));
-    return OK;
+    return broken ? ILLEGAL_ADDRESS : OK;
 }
 CUresult cuStreamWaitEvent(void *handle, struct event *event, unsigned flags) {
     (void)flags;
@@ -287,6 +306,7 @@ CUresult cuEventQuery(struct event *event) {
         run_until(event->stream, event->stream->done + 1);
         done = event->stream->done >= event->position;
     });
+    if (broken) return ILLEGAL_ADDRESS;
     return done ? OK : NOT_READY;
 }
 CUresult cuEventSynchronize(struct event *event) {
@@ -294,7 +314,7 @@ CUresult cuEventSynchronize(struct event *event) {
     if (fails("cuEventSynchronize")) return FAILED;
     if (!(event->flags & sleeps)) return INVALID_VALUE;
     LOCKED(if (event->stream) run_until(event->stream, event->position));
-    return OK;
+    return broken ? ILLEGAL_ADDRESS : OK;
 }
 
 /* Not of the driver: has memory of the process count as that of the GPU, from now on. */
@@ -377,17 +397,40 @@ CUresult cuMemFreeHost(void *address) {
     if (found) free(address);
     return found ? OK : INVALID_VALUE;
 }
-CUresult cuMemHostRegister_v2(void *address, size_t bytes, unsigned flags) {
-    const unsigned iomemory = 4;
-    if (mode_is("no-register")) return NOT_SUPPORTED;
-    if (mode_is("only-iomemory") && !(flags & iomemory)) return NOT_SUPPORTED;
-    LOCKED(add_range((uint64_t)address, bytes, 1));
+static CUresult register_range(uint64_t start, uint64_t bytes) {
+    static uint64_t registrations;
+    uint64_t registered = 0;
+    for (struct range *range = ranges; range; range = range->next) {
+        if (!range->registered) continue;
+        if (start < range->start + range->bytes && range->start < start + bytes) return ALREADY_REGISTERED;
+        registered += range->bytes;
+    }
+    if (number_of("room:") && registered + bytes > number_of("room:")) return OUT_OF_MEMORY;
+    if (++registrations != number_of("forget:")) add_range(start, bytes, 1)->registered = 1;
     return OK;
 }
+CUresult cuMemHostRegister_v2(void *address, size_t bytes, unsigned flags) {
+    const unsigned iomemory = 4;
+    CUresult result;
+    if (fails("cuMemHostRegister_v2")) return FAILED;
+    if (mode_is("no-register")) return NOT_SUPPORTED;
+    if (mode_is("only-iomemory") && !(flags & iomemory)) return NOT_SUPPORTED;
+    if (current != &context_cookie) return INVALID_CONTEXT;
+    LOCKED(result = register_range((uint64_t)address, bytes));
+    return result;
+}
+/* Waits for nothing: who ends a registration under a copy breaks it. */
 CUresult cuMemHostUnregister(void *address) {
     int found;
-    LOCKED(run_all(); found = remove_range((uint64_t)address));
+    if (fails("cuMemHostUnregister")) return FAILED;
+    if (current != &context_cookie) return INVALID_CONTEXT;
+    LOCKED(found = remove_range((uint64_t)address));
     return found ? OK : INVALID_VALUE;
+}
+CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *bytes) {
+    *bytes = (size_t)1 << 37;
+    *free_bytes = *bytes / 2;
+    return OK;
 }
 
 CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, void *stream) {

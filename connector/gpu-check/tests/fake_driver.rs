@@ -30,6 +30,11 @@ fn check_with(
     arguments: &[&str],
     setting: Option<(&str, &str)>,
 ) -> Output {
+    run(mode, flags, &[&["--skip-cost"], arguments].concat(), setting)
+}
+
+/// The same, with what it takes to register the file: that needs as much memory as the file has.
+fn run(mode: &str, flags: &[&str], arguments: &[&str], setting: Option<(&str, &str)>) -> Output {
     let folder = tempfile::tempdir().unwrap();
     build_driver(folder.path(), flags);
     // Removed also when the check does not come to its end.
@@ -85,11 +90,126 @@ fn it_passes_where_all_is_well() {
         let report = report(&output);
         assert!(output.status.success(), "{report}");
         assert_eq!(failed(&report), Vec::<&str>::new(), "{report}");
-        assert_eq!(report["checks"].as_array().unwrap().len(), 10);
+        assert_eq!(report["checks"].as_array().unwrap().len(), 11);
         assert_eq!(report["speed"].as_array().unwrap().len(), 24);
         assert!(report["stored_bytes"].as_u64().unwrap() > 0);
         assert_eq!(report["bounced_bytes"], 0);
         assert_eq!(report["failed_payloads"], 0);
+        let registered = report["registrations"].as_u64().unwrap() * (64 << 20);
+        assert_eq!(report["registered_bytes"], registered, "nothing was unregistered");
+        assert!(registered < 512 << 20, "pieces that nothing used are registered");
+        assert_eq!(report["registration"], serde_json::Value::Null);
+    }
+}
+
+#[test]
+fn what_registration_takes_is_measured_and_told() {
+    let output = run("", &[], &["--json"], None);
+    let report = report(&output);
+    assert!(output.status.success(), "{report}");
+    let cost = &report["registration"];
+    assert_eq!(
+        (&cost["pool_bytes"], &cost["piece_bytes"]),
+        (&(512 << 20).into(), &(64 << 20).into())
+    );
+    assert!(cost["first_use_ms"].as_f64().unwrap() > 0.0, "{cost}");
+    let detail = report["checks"][1]["detail"].as_str().unwrap();
+    assert!(detail.contains("the first use of 64.0 MiB takes"), "{detail}");
+}
+
+#[test]
+fn a_process_that_says_so_registers_all_at_its_start() {
+    let settings = Some(("RACKLINE_CUDA_REGISTER", "at-start"));
+    let output = check_with("", &[], &["--json"], settings);
+    let report = report(&output);
+    assert!(output.status.success(), "{report}");
+    assert_eq!(report["registered_bytes"], 512 << 20);
+}
+
+#[test]
+fn pieces_come_and_go_within_the_limit_of_the_process() {
+    let settings = Some(("RACKLINE_CUDA_REGISTER_LIMIT", "64MiB"));
+    let output = check_with("", &[], &["--json"], settings);
+    let report = report(&output);
+    assert!(output.status.success(), "{report}");
+    assert_eq!(report["registered_bytes"], 64 << 20, "of one piece");
+    let count = |name: &str| report[name].as_u64().unwrap();
+    assert!(count("unregistrations") > 10 && count("bounced_bytes") == 0, "{report}");
+    assert_eq!(count("registrations"), count("unregistrations") + 1);
+    assert!(count("registrations_over_limit") > 0, "{report}");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(told.contains("set RACKLINE_CUDA_REGISTER_LIMIT to more"), "{told}");
+}
+
+#[test]
+fn pieces_that_the_driver_refuses_bounce_and_are_counted() {
+    // The engine of the checks registers its first piece, and no other.
+    let output = check("fail:cuMemHostRegister_v2:2", &[], &["--json"]);
+    let report = report(&output);
+    let failed = failed(&report);
+    assert!(!failed.contains(&"round trips") && !failed.contains(&"several streams"), "{report}");
+    assert!(!failed.contains(&"layers") && !failed.contains(&"speed"), "{report}");
+    let count = |name: &str| report[name].as_u64().unwrap();
+    assert!(count("refused_registrations") > 0 && count("bounced_bytes") > 0, "{report}");
+    assert!(count("bounced_bytes") < count("stored_bytes") + count("loaded_bytes"), "{report}");
+    assert_eq!(count("failed_payloads"), 0);
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(told.contains("does not register a piece of the pool"), "{told}");
+}
+
+#[test]
+fn a_driver_with_room_for_few_pieces_is_served() {
+    let mode = format!("room:{}", 160 << 20);
+    let output = run(&mode, &[], &["--json"], None);
+    let report = report(&output);
+    // What it takes to register all is not known. A second pool finds no room for its first piece.
+    assert_eq!(failed(&report), ["cost of it", "transfers"], "{report}");
+    let detail = report["checks"][1]["detail"].as_str().unwrap();
+    assert!(detail.contains("of 512.0 MiB at once"), "{detail}");
+    let count = |name: &str| report[name].as_u64().unwrap();
+    assert!(count("unregistrations") > 0, "{report}");
+    assert_eq!(count("failed_payloads"), 0);
+}
+
+#[test]
+fn a_piece_that_is_not_registered_is_noticed() {
+    // The first piece.
+    let output = check("forget:1", &[], &["--json"]);
+    let report = report(&output);
+    assert_eq!(output.status.code(), Some(1), "{report}");
+    assert!(!failed(&report).is_empty());
+    let checks = report["checks"].to_string();
+    assert!(checks.contains("the fake driver refuses"), "{checks}");
+}
+
+#[test]
+fn what_the_driver_does_not_unregister_stays_mapped() {
+    let output = check("fail:cuMemHostUnregister:1", &[], &["--json"]);
+    let report = report(&output);
+    let failed = failed(&report);
+    assert_eq!(failed, ["pieces", "transfers", "shutdown"], "{report}");
+    let checks = report["checks"].to_string();
+    assert!(checks.contains("more is registered than allowed"), "{checks}");
+    assert!(checks.contains("the mapping is still there after the engine ended"), "{checks}");
+}
+
+#[test]
+fn mistakes_of_a_caller_are_noticed_by_the_stand_in() {
+    let folder = tempfile::tempdir().unwrap();
+    build_driver(folder.path(), &[]);
+    let program = folder.path().join("misuse");
+    let built = Command::new("cc")
+        .args(["-O2", "-Wall", "-Wextra", "-Werror", "-o"])
+        .arg(&program)
+        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/misuse.c"))
+        .arg(folder.path().join("libcuda.so"))
+        .output()
+        .unwrap();
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    for case in ["outside", "across-two", "twice", "waited-for", "under-a-copy"] {
+        let mut command = Command::new(&program);
+        let output = command.arg(case).env("LD_LIBRARY_PATH", folder.path()).output().unwrap();
+        assert!(output.status.success(), "{case}: {}", String::from_utf8_lossy(&output.stderr));
     }
 }
 
@@ -133,7 +253,7 @@ fn a_process_whose_gpu_cannot_be_waited_for_goes_on_without_it() {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(told.contains("the GPU cannot be waited for"), "{told}");
-    let engines = 3;
+    let engines = 5;
     assert!(told.matches("cannot be waited for").count() <= engines, "once an engine: {told}");
     assert!(failed(&report(&output)).contains(&"speed"), "{output:?}");
 }
