@@ -405,6 +405,19 @@ typedef struct {
   uint64_t gpu_summed_bytes;
   // Blocks that the driver failed to copy.
   uint64_t failed_payloads;
+  // Bytes of the pool that are registered with the driver now. This and what follows is of all GPUs
+  // that the process has open in the pool.
+  uint64_t registered_bytes;
+  // Pieces of the pool that were registered.
+  uint64_t registrations;
+  // Those of them that were unregistered again.
+  uint64_t unregistrations;
+  // Pieces that the driver refused to register: blocks there go through the buffer.
+  uint64_t refused_registrations;
+  // Registrations above the limit: transfers under way needed more than that.
+  uint64_t registrations_over_limit;
+  // Nanoseconds that threads spent in the driver to register and to unregister.
+  uint64_t registering_ns;
 } RacklineGpuFigures;
 
 // A part of a block that is published. It must not change until the publish is over; of a publish
@@ -789,15 +802,18 @@ RacklineError rackline_prefix_release(RacklinePrefix prefix);
 RacklineError rackline_prefix_free(RacklinePrefix prefix);
 
 // Opens GPU number `number`, as CUDA counts in this process, for blocks in its memory, or finds it
-// open. Open it once, for all sessions of the pool. For a large pool this takes seconds, because
-// the driver registers all of it. The GPU stays open until the pool is closed.
+// open. Open it once, for all sessions of the pool. Pieces of the pool are registered with the driver
+// when they are used. With `RACKLINE_CUDA_REGISTER=at-start` in the environment all of them are
+// registered here, which takes seconds for a large pool. The GPU stays open until the pool is closed.
 //
 // The CUDA driver (libcuda.so) is loaded by the first call. Without a driver, or without that GPU,
 // the error is `RACKLINE_ERROR_GPU`.
 //
 // # Safety
 // `gpu` is null or points to a handle that nothing else uses during the call.
-RacklineError rackline_gpu_open(RacklinePool pool, uint32_t number, RacklineGpu *gpu);
+RacklineError rackline_gpu_open(RacklinePool pool,
+                                uint32_t number,
+                                RacklineGpu *gpu);
 
 // How the GPU reaches the pool. When it uses a buffer, `rackline_error_message` says why.
 //

@@ -205,7 +205,10 @@ class Gpu:
     def figures(self) -> dict[str, int]:
         """What it copied so far for this process: ``stored_bytes``, ``loaded_bytes``,
         ``bounced_bytes`` (those of both that went through the buffer), ``gpu_summed_bytes`` (those of both
-        whose checksum the GPU computed), ``failed_payloads``. Also after the pool was closed; zeros in a
+        whose checksum the GPU computed), ``failed_payloads``. And what all GPUs of the process registered
+        of the pool: ``registered_bytes`` (now), ``registrations`` and ``unregistrations`` (of pieces),
+        ``refused_registrations`` (by the driver), ``registrations_over_limit`` (as transfers under way
+        needed more), ``registering_ns`` (spent in the driver). Also after the pool was closed; zeros in a
         forked child."""
 
 class Quota(TypedDict, total=False):
@@ -284,9 +287,11 @@ class Pool:
         """A session for identities in words: blocks of ``block_bytes`` bytes, each a text filled up with
         zeros, under its :func:`identity_hash`."""
     def gpu(self, number: int) -> Gpu:
-        """Opens a GPU for blocks in its memory, or finds it open. Once, before the first transfer: it
-        takes seconds for a large pool, all of which is registered with the driver. Where that is
-        refused transfers take the way through a buffer, and :attr:`Gpu.bounced_because` says why."""
+        """Opens a GPU for blocks in its memory, or finds it open. Once, before the first transfer. Pieces
+        of the pool are registered with the driver when they are used; with
+        ``RACKLINE_CUDA_REGISTER=at-start`` in the environment all of them here, which takes seconds for a
+        large pool. Where the driver refuses, transfers take the way through a buffer, and
+        :attr:`Gpu.bounced_because` says why."""
     @property
     def node(self) -> int:
         """The node that this process belongs to."""

@@ -51,7 +51,7 @@ impl Gpu {
         self.gpu.summing().cpu_because()
     }
 
-    /// What was copied so far, by names.
+    /// What was copied and registered so far, by names.
     fn figures<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let figures = self.gpu.figures();
         let counters = PyDict::new(py);
@@ -60,6 +60,12 @@ impl Gpu {
         counters.set_item("bounced_bytes", figures.bounced_bytes)?;
         counters.set_item("gpu_summed_bytes", figures.gpu_summed_bytes)?;
         counters.set_item("failed_payloads", figures.failed_payloads)?;
+        counters.set_item("registered_bytes", figures.registered_bytes)?;
+        counters.set_item("registrations", figures.registrations)?;
+        counters.set_item("unregistrations", figures.unregistrations)?;
+        counters.set_item("refused_registrations", figures.refused_registrations)?;
+        counters.set_item("registrations_over_limit", figures.registrations_over_limit)?;
+        counters.set_item("registering_ns", figures.registering_ns)?;
         Ok(counters)
     }
 }

@@ -83,14 +83,22 @@ class OnGpu(unittest.TestCase):
         self.driver.wait_for(self.stream)
         found = destination.tobytes()[4 * BLOCK_BYTES : 8 * BLOCK_BYTES]
         self.assertEqual(found, expected)
+        figures = gpu.figures()
+        self.assertGreater(figures.pop("registering_ns"), 0)
         self.assertEqual(
-            gpu.figures(),
+            figures,
             {
                 "stored_bytes": 4 * BLOCK_BYTES,
                 "loaded_bytes": 4 * BLOCK_BYTES,
                 "bounced_bytes": 0,
                 "gpu_summed_bytes": 8 * BLOCK_BYTES,
                 "failed_payloads": 0,
+                # All of the region is one piece.
+                "registered_bytes": 16 << 20,
+                "registrations": 1,
+                "unregistrations": 0,
+                "refused_registrations": 0,
+                "registrations_over_limit": 0,
             },
         )
 

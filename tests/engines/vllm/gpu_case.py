@@ -40,6 +40,7 @@ class GpuCase(TinyCase):
         self.assertGreater(moved, 0)
         self.assertEqual(own.counter("gpu_bytes"), moved)
         self.assertEqual(own.counter("gpu_bounced_bytes"), moved if bounced else 0)
+        self.assertEqual(own.counter("gpu_registrations") > 0, not bounced)
 
     def fill(self, **options: Any) -> None:
         """An engine of node 0 serves the prompts."""

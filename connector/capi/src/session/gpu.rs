@@ -50,11 +50,25 @@ pub struct RacklineGpuFigures {
     pub gpu_summed_bytes: u64,
     /// Blocks that the driver failed to copy.
     pub failed_payloads: u64,
+    /// Bytes of the pool that are registered with the driver now. This and what follows is of all GPUs
+    /// that the process has open in the pool.
+    pub registered_bytes: u64,
+    /// Pieces of the pool that were registered.
+    pub registrations: u64,
+    /// Those of them that were unregistered again.
+    pub unregistrations: u64,
+    /// Pieces that the driver refused to register: blocks there go through the buffer.
+    pub refused_registrations: u64,
+    /// Registrations above the limit: transfers under way needed more than that.
+    pub registrations_over_limit: u64,
+    /// Nanoseconds that threads spent in the driver to register and to unregister.
+    pub registering_ns: u64,
 }
 
 /// Opens GPU number `number`, as CUDA counts in this process, for blocks in its memory, or finds it
-/// open. Open it once, for all sessions of the pool. For a large pool this takes seconds, because
-/// the driver registers all of it. The GPU stays open until the pool is closed.
+/// open. Open it once, for all sessions of the pool. Pieces of the pool are registered with the driver
+/// when they are used. With `RACKLINE_CUDA_REGISTER=at-start` in the environment all of them are
+/// registered here, which takes seconds for a large pool. The GPU stays open until the pool is closed.
 ///
 /// The CUDA driver (libcuda.so) is loaded by the first call. Without a driver, or without that GPU,
 /// the error is `RACKLINE_ERROR_GPU`.
@@ -125,6 +139,12 @@ pub unsafe extern "C" fn rackline_gpu_figures(
             bounced_bytes: copied.bounced_bytes,
             gpu_summed_bytes: copied.gpu_summed_bytes,
             failed_payloads: copied.failed_payloads,
+            registered_bytes: copied.registered_bytes,
+            registrations: copied.registrations,
+            unregistrations: copied.unregistrations,
+            refused_registrations: copied.refused_registrations,
+            registrations_over_limit: copied.registrations_over_limit,
+            registering_ns: copied.registering_ns,
         });
         Ok(())
     })

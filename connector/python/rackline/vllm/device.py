@@ -87,9 +87,11 @@ class Gpu:
         self._counted: dict[str, int] = {}
 
     def open(self, pool: rackline.Pool) -> None:
-        """Registers the pool with the driver: seconds for a large one."""
+        """Has the pool registered with the driver, piece by piece as it is used, or here where the process
+        says so: seconds for a large one."""
         self._opened = opened = pool.gpu(self.gpu)
-        self._counted = opened.figures()
+        # The first piece of the pool was registered by then.
+        self._counted = dict.fromkeys(opened.figures(), 0)
         if opened.bounced_because is None:
             logger.info("Rackline: GPU %d copies: the pool is %s", self.gpu, opened.reach)
         else:
@@ -145,6 +147,11 @@ class Gpu:
         stats.count("gpu_bounced_bytes", more["bounced_bytes"])
         stats.count("gpu_summed_bytes", more["gpu_summed_bytes"])
         stats.count("gpu_failed_blocks", more["failed_payloads"])
+        stats.count("gpu_registrations", more["registrations"])
+        stats.count("gpu_unregistrations", more["unregistrations"])
+        stats.count("gpu_refused_registrations", more["refused_registrations"])
+        stats.count("gpu_registrations_over_limit", more["registrations_over_limit"])
+        stats.count("gpu_registering_us", more["registering_ns"] // 1000)
 
 
 def device_of(kv_caches: dict[str, Any]) -> Device:

@@ -44,6 +44,11 @@ COUNTERS = {
     "gpu_bounced_bytes": "Those of them that went through a buffer, as the pool was not reached.",
     "gpu_summed_bytes": "Those of them whose checksum the GPU computed, of its own memory.",
     "gpu_failed_blocks": "Blocks that a GPU failed to copy, over all ranks.",
+    "gpu_registrations": "Pieces of the pool that were registered with GPUs' drivers, over all ranks.",
+    "gpu_unregistrations": "Those of them that were unregistered again, to make room for others.",
+    "gpu_refused_registrations": "Pieces that a driver refused to register: blocks there go through a buffer.",
+    "gpu_registrations_over_limit": "Registrations above a process's limit, as transfers needed more.",
+    "gpu_registering_us": "Microseconds that threads spent in drivers to register and to unregister.",
 }
 
 # By reason: the name of each in `rackline.engines.reasons` follows.
