@@ -124,6 +124,7 @@ fn every_error_of_a_call_has_a_code() {
         ("Forked", ERROR),
         ("Closed", ERROR),
         ("NoLayers", Named("RACKLINE_ERROR_POOL")),
+        ("Gpu", Inner),
     ];
     check("connector/src/asynchronous/submit.rs", "SubmitErrorKind", &submitting);
     let of_gpus = [

@@ -23,6 +23,7 @@ use cxl_shm::fabric::MappedFabric;
 use cxl_shm::fork::ProcessMark;
 
 use super::engine::Copies;
+use super::readiness::Opener;
 use super::{AsyncEngine, AsyncSession, LayeredPublish, Running, SubmitErrorKind};
 use crate::dma::cuda::{
     CudaDma, CudaError, CudaFigures, EngineStream, Order, PoolReach, SharedFigures, Summing,
@@ -298,7 +299,18 @@ impl<S> LayeredPublish<S, CudaDma> {
     /// # Panics
     /// When there is no such layer.
     pub fn layer_ready(&self, layer: usize, stream: EngineStream<'_>) -> Result<(), CudaError> {
-        let (Some(readiness), Some(order)) = (self.opener.readiness(), self.order.get()) else {
+        self.opener.layer_ready(layer, stream)
+    }
+}
+
+impl Opener<CudaDma> {
+    /// [`LayeredPublish::layer_ready`].
+    pub(crate) fn layer_ready(
+        &self,
+        layer: usize,
+        stream: EngineStream<'_>,
+    ) -> Result<(), CudaError> {
+        let (Some(readiness), Some(order)) = (self.readiness(), self.order.get()) else {
             return Ok(());
         };
         assert!(readiness.has_layer(layer), "there is no layer {layer}");

@@ -76,10 +76,7 @@ impl<E: AsyncEngine> AsyncSession<E> {
         layers: Arc<Layers>,
     ) -> Result<LayeredPublish<S, E>, SubmitError<Vec<NewBlock<S>>>> {
         let running = self.running();
-        // Before any lock, which a fork may have found held by another thread.
-        if running.is_forked() {
-            return Err(SubmitErrorKind::Forked.with(blocks));
-        }
+        // First: a fork may have found any lock held by another thread.
         let engine = match E::of(running, self.order()) {
             Ok(engine) => engine,
             Err(kind) => return Err(kind.with(blocks)),
@@ -90,14 +87,14 @@ impl<E: AsyncEngine> AsyncSession<E> {
         let readiness = Arc::new(Readiness::new(layers.count()));
         // Before it can begin to wait: closing ends the wait.
         running.waiting.add(&readiness);
-        let (opener, order) = (Opener::new(Arc::clone(&readiness)), engine.order());
+        let opener = Opener::<E>::new(Arc::clone(&readiness), engine.order());
         let completion =
             self.copy_by(engine, Lane::Layers, blocks, move |session, blocks, engine| {
                 let mut ready = WhenReady { blocks: &blocks, readiness: &readiness, engine };
                 let report = session.publish_by_layers(&blocks, &layers, &mut ready);
                 LayeredPublished { report, blocks }
             })?;
-        Ok(LayeredPublish { opener, completion, order })
+        Ok(LayeredPublish { opener, completion })
     }
 }
 

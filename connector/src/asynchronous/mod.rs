@@ -88,6 +88,8 @@ pub use engine::AsyncEngine;
 #[cfg(feature = "cuda")]
 pub use gpu::{Gpu, GpuError};
 pub use prefetch::AsyncPrefetch;
+#[cfg(feature = "cuda")]
+pub(crate) use readiness::Opener;
 pub use readiness::{LayeredPublish, LayeredPublished};
 pub use session::{AsyncSession, Fetched, Published, Releaser};
 pub use submit::{SubmitError, SubmitErrorKind};

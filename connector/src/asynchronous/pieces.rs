@@ -40,10 +40,26 @@ fn cut<T>(all: Vec<T>, a_piece: usize) -> Vec<Vec<T>> {
     (0..pieces).map(|_| all.by_ref().take(a_piece).collect()).collect()
 }
 
-struct FetchPiece<E, D> {
-    engine: E,
-    blocks: Vec<MatchedBlock>,
-    destinations: Vec<D>,
+/// Each piece with an engine of its own.
+type Pieces<E, T> = VecDeque<(E, Vec<T>)>;
+
+/// The pieces of `given`, of so many items.
+fn pieces<E: AsyncEngine, T>(
+    session: &AsyncSession<E>,
+    given: Vec<T>,
+    a_piece: usize,
+) -> Result<Pieces<E, T>, SubmitError<Vec<T>>> {
+    let count = given.len().div_ceil(a_piece).max(1);
+    let engines = (0..count).map(|_| E::of(session.running(), session.order()));
+    match engines.collect::<Result<Vec<_>, _>>() {
+        Ok(engines) => Ok(engines.into_iter().zip(cut(given, a_piece)).collect()),
+        Err(kind) => Err(kind.with(given)),
+    }
+}
+
+/// What was given, of pieces that were not taken up.
+fn whole<E, T>(pieces: Pieces<E, T>) -> Vec<T> {
+    pieces.into_iter().flat_map(|(_, given)| given).collect()
 }
 
 pub(super) fn fetch<E: AsyncEngine, D: Destination<E>>(
@@ -51,7 +67,7 @@ pub(super) fn fetch<E: AsyncEngine, D: Destination<E>>(
     blocks: Vec<MatchedBlock>,
     mut destinations: Vec<D>,
 ) -> Result<Completion<Fetched<D>>, SubmitError<Vec<D>>> {
-    let (running, call) = (session.running(), session.of_call());
+    let call = session.of_call();
     let mut a_piece = blocks_a_piece(session);
     let is_whole = |to: &mut D| to.block_bytes() == call.options.block_bytes();
     // What is refused as a whole stays whole.
@@ -60,25 +76,8 @@ pub(super) fn fetch<E: AsyncEngine, D: Destination<E>>(
     {
         a_piece = usize::MAX;
     }
-    let mut pieces = VecDeque::new();
-    let mut refused: Option<(_, Vec<D>)> = None;
-    for (blocks, destinations) in cut(blocks, a_piece).into_iter().zip(cut(destinations, a_piece)) {
-        if let Some((_, given)) = &mut refused {
-            given.extend(destinations);
-            continue;
-        }
-        match E::of(running, session.order()) {
-            Ok(engine) => pieces.push_back(FetchPiece { engine, blocks, destinations }),
-            Err(kind) => {
-                let mut given = all_destinations(std::mem::take(&mut pieces));
-                given.extend(destinations);
-                refused = Some((kind, given));
-            }
-        }
-    }
-    if let Some((kind, given)) = refused {
-        return Err(kind.with(given));
-    }
+    let pieces = pieces(session, destinations, a_piece)?;
+    let blocks = cut(blocks, a_piece);
     // The first piece with a block that failed: blocks behind it are not worth a copy.
     let ended_at = Mutex::new(usize::MAX);
     let end_at = move |number: usize| {
@@ -86,16 +85,16 @@ pub(super) fn fetch<E: AsyncEngine, D: Destination<E>>(
         *ended_at = number.min(*ended_at);
         *ended_at
     };
-    running.submit_pieces(
+    session.running().submit_pieces(
         Lane::Fetch,
         session.besides(),
         pieces,
-        move |desk, number, FetchPiece { engine, blocks, mut destinations }| {
+        move |desk, number, (engine, mut destinations): (E, Vec<D>)| {
             if number > end_at(usize::MAX) {
                 return (None, destinations);
             }
             let parts = destinations.iter_mut().map(Destination::parts_mut).collect();
-            let report = call.at(desk, &engine).fetch(&blocks, parts);
+            let report = call.at(desk, &engine).fetch(&blocks[number], parts);
             if !report.as_ref().is_ok_and(|report| report.stop().is_none()) {
                 end_at(number);
             }
@@ -106,56 +105,29 @@ pub(super) fn fetch<E: AsyncEngine, D: Destination<E>>(
             let report = FetchReport::of_pieces(reports.into_iter().map_while(|report| report));
             Fetched { report, destinations: destinations.into_iter().flatten().collect() }
         },
-        all_destinations,
+        whole,
     )
-}
-
-fn all_destinations<E, D>(pieces: VecDeque<FetchPiece<E, D>>) -> Vec<D> {
-    pieces.into_iter().flat_map(|piece| piece.destinations).collect()
-}
-
-struct PublishPiece<E, S> {
-    engine: E,
-    blocks: Vec<NewBlock<S>>,
 }
 
 pub(super) fn publish<E: AsyncEngine, S: Source<E>>(
     session: &AsyncSession<E>,
     blocks: Vec<NewBlock<S>>,
 ) -> Result<Completion<Published<S>>, SubmitError<Vec<NewBlock<S>>>> {
-    let (running, call) = (session.running(), session.of_call());
+    let call = session.of_call();
     let mut a_piece = blocks_a_piece(session);
     let is_whole = |block: &NewBlock<S>| block.bytes.block_bytes() == call.options.block_bytes();
     // What is refused as a whole stays whole.
     if blocks.len() > a_piece && !blocks.iter().all(is_whole) {
         a_piece = usize::MAX;
     }
-    let mut pieces = VecDeque::new();
-    let mut refused: Option<(_, Vec<NewBlock<S>>)> = None;
-    for blocks in cut(blocks, a_piece) {
-        if let Some((_, given)) = &mut refused {
-            given.extend(blocks);
-            continue;
-        }
-        match E::of(running, session.order()) {
-            Ok(engine) => pieces.push_back(PublishPiece { engine, blocks }),
-            Err(kind) => {
-                let mut given = all_blocks(std::mem::take(&mut pieces));
-                given.extend(blocks);
-                refused = Some((kind, given));
-            }
-        }
-    }
-    if let Some((kind, given)) = refused {
-        return Err(kind.with(given));
-    }
+    let pieces = pieces(session, blocks, a_piece)?;
     // What found no room waited for it. The pieces behind it do not wait once more.
     let found_no_room = AtomicBool::new(false);
-    running.submit_pieces(
+    session.running().submit_pieces(
         Lane::Publish,
         session.besides(),
         pieces,
-        move |desk, _, PublishPiece { engine, blocks }| {
+        move |desk, _, (engine, blocks): (E, Vec<NewBlock<S>>)| {
             let mut call = call.clone();
             if found_no_room.load(Ordering::Relaxed) {
                 call.options = call.options.with_chunk_timeout(Duration::ZERO);
@@ -178,10 +150,6 @@ pub(super) fn publish<E: AsyncEngine, S: Source<E>>(
             let report = report.map(PublishReport::of_pieces);
             Published { report, blocks: blocks.into_iter().flatten().collect() }
         },
-        all_blocks,
+        whole,
     )
-}
-
-fn all_blocks<E, S>(pieces: VecDeque<PublishPiece<E, S>>) -> Vec<NewBlock<S>> {
-    pieces.into_iter().flat_map(|piece| piece.blocks).collect()
 }

@@ -25,11 +25,8 @@ pub struct LayeredPublished<S> {
 #[derive(Debug)]
 #[must_use = "dropping it aborts the publish"]
 pub struct LayeredPublish<S, E: AsyncEngine = HostDma> {
-    pub(super) opener: Opener,
-    pub(super) completion: Completion<LayeredPublished<S>>,
-    /// What its copies come after; nothing where the CPU copies.
-    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "told of a GPU's layers"))]
-    pub(super) order: E::Order,
+    pub(crate) opener: Opener<E>,
+    pub(crate) completion: Completion<LayeredPublished<S>>,
 }
 
 impl<S> LayeredPublish<S> {
@@ -39,9 +36,7 @@ impl<S> LayeredPublish<S> {
     /// # Panics
     /// When there is no such layer.
     pub fn layer_ready(&self, layer: usize) {
-        if let Some(readiness) = self.opener.readiness() {
-            readiness.layer_ready(layer);
-        }
+        self.opener.layer_ready(layer);
     }
 }
 
@@ -50,28 +45,21 @@ impl<S, E: AsyncEngine> LayeredPublish<S, E> {
     /// copies. The publish is aborted instead when it was aborted before, or a layer of a GPU's
     /// memory was not said to be ready: nobody knows when that layer is.
     pub fn finish(self) -> Completion<LayeredPublished<S>> {
-        if let Some(readiness) = self.opener.readiness() {
-            if !E::FINISHED_IS_READY && !readiness.is_all_ready() {
-                readiness.abort();
-            }
-            readiness.finish();
-        }
+        self.opener.finish();
         self.completion
     }
 
     /// Says that the blocks are not to be published. When it is completed nobody reads them any
     /// more.
     pub fn abort(self) -> Completion<LayeredPublished<S>> {
-        if let Some(readiness) = self.opener.readiness() {
-            readiness.abort();
-        }
+        self.opener.abort();
         self.completion
     }
 
     /// Whether it was aborted, which closing the pool does, too. For a child made by `fork` it is.
     #[must_use]
     pub fn is_aborted(&self) -> bool {
-        self.opener.readiness().is_none_or(Readiness::is_aborted)
+        self.opener.end() == Some(End::Aborted)
     }
 }
 
@@ -89,6 +77,7 @@ struct State {
     end: Option<End>,
 }
 
+/// How it ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum End {
     Finished,
@@ -141,10 +130,6 @@ impl Readiness {
         self.set(|state| state.end = state.end.or(Some(End::Aborted)));
     }
 
-    fn is_aborted(&self) -> bool {
-        self.lock().end == Some(End::Aborted)
-    }
-
     /// Whether every layer was said to be ready.
     pub(super) fn is_all_ready(&self) -> bool {
         self.lock().ready.iter().all(|ready| *ready)
@@ -162,15 +147,27 @@ impl Readiness {
 
 /// Says what is ready. Its end is the end of the waiting.
 #[derive(Debug)]
-pub(super) struct Opener {
+pub(crate) struct Opener<E: AsyncEngine = HostDma> {
     readiness: Arc<Readiness>,
     /// Where it was made.
     process: ProcessMark,
+    /// What the copies come after; nothing where the CPU copies.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "told of a GPU's layers"))]
+    pub(super) order: E::Order,
 }
 
 impl Opener {
-    pub(super) fn new(readiness: Arc<Readiness>) -> Self {
-        Self { readiness, process: ProcessMark::of_this() }
+    /// [`LayeredPublish::layer_ready`].
+    pub(crate) fn layer_ready(&self, layer: usize) {
+        if let Some(readiness) = self.readiness() {
+            readiness.layer_ready(layer);
+        }
+    }
+}
+
+impl<E: AsyncEngine> Opener<E> {
+    pub(super) fn new(readiness: Arc<Readiness>, order: E::Order) -> Self {
+        Self { readiness, process: ProcessMark::of_this(), order }
     }
 
     /// None in a child made by `fork`: nobody waits there, and a lock may be in whatever state the
@@ -178,13 +175,38 @@ impl Opener {
     pub(super) fn readiness(&self) -> Option<&Readiness> {
         self.process.is_of_this().then_some(&*self.readiness)
     }
-}
 
-impl Drop for Opener {
-    fn drop(&mut self) {
+    /// [`LayeredPublish::finish`].
+    pub(crate) fn finish(&self) {
+        if let Some(readiness) = self.readiness() {
+            if !E::FINISHED_IS_READY && !readiness.is_all_ready() {
+                readiness.abort();
+            }
+            readiness.finish();
+        }
+    }
+
+    /// [`LayeredPublish::abort`].
+    pub(crate) fn abort(&self) {
         if let Some(readiness) = self.readiness() {
             readiness.abort();
         }
+    }
+
+    /// Whether it was finished or aborted. For a child made by `fork` it was.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn is_ended(&self) -> bool {
+        self.end().is_some()
+    }
+
+    fn end(&self) -> Option<End> {
+        self.readiness().map_or(Some(End::Aborted), |readiness| readiness.lock().end)
+    }
+}
+
+impl<E: AsyncEngine> Drop for Opener<E> {
+    fn drop(&mut self) {
+        self.abort();
     }
 }
 
@@ -216,10 +238,9 @@ mod tests {
         let readiness = Arc::new(Readiness::new(1));
         let publish = || {
             // As if a fork were in between.
-            let opener =
-                Opener { readiness: Arc::clone(&readiness), process: ProcessMark::default() };
+            let (readiness, process) = (Arc::clone(&readiness), ProcessMark::default());
             let (_done, completion) = Completion::begun();
-            LayeredPublish::<()> { opener, completion, order: () }
+            LayeredPublish::<()> { opener: Opener { readiness, process, order: () }, completion }
         };
         let held = readiness.lock();
         publish().layer_ready(0);

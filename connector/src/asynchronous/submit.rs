@@ -4,13 +4,15 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
+#[cfg(feature = "cuda")]
+use super::GpuError;
 use super::desk::Desk;
 use super::request::{InPieces, Request};
 use super::turns::Lane;
 use super::{Completion, Running};
 
 /// Work that was not taken up, with what was given to it. Nothing is changed.
-#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{kind}")]
 pub struct SubmitError<T> {
     /// Why.
@@ -20,7 +22,7 @@ pub struct SubmitError<T> {
 }
 
 /// Why work was not taken up.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SubmitErrorKind {
     /// As much as the queue takes is waiting: go on without, or try again later.
@@ -38,6 +40,29 @@ pub enum SubmitErrorKind {
     /// The process was attached without the thread that publishes by layers.
     #[error("the pool was attached without publishes_by_layers: attach with that option")]
     NoLayers,
+    /// The GPU is not open, or the copies cannot be put behind the engine's stream.
+    #[cfg(feature = "cuda")]
+    #[error(transparent)]
+    Gpu(Box<GpuError>),
+}
+
+/// A forked child and a closed pool are the same for every kind of memory.
+#[cfg(feature = "cuda")]
+impl From<GpuError> for SubmitErrorKind {
+    fn from(refused: GpuError) -> Self {
+        match refused {
+            GpuError::Forked => Self::Forked,
+            GpuError::Closed => Self::Closed,
+            refused => Self::Gpu(Box::new(refused)),
+        }
+    }
+}
+
+/// Without what was given.
+impl<T> From<SubmitError<T>> for SubmitErrorKind {
+    fn from(refused: SubmitError<T>) -> Self {
+        refused.kind
+    }
 }
 
 /// Also of what has no form for debugging: any error can be handed on.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::{Loan, StridedPart};
 #[cfg(feature = "cuda")]
 use crate::dma::cuda::{CudaDma, DeviceDestination, DeviceSource};
+use crate::dma::{DmaEngine, HostDma};
 use crate::{Destination, Source};
 
 /// Whose memory the parts of a transfer are.
@@ -164,18 +165,19 @@ impl LentParts {
 }
 
 impl<K> Block<K> {
-    /// Its parts, in the memory of `whose`: the processor does not copy a GPU's, and a GPU does not
-    /// copy a process's.
-    fn parts_of(&self, whose: MemoryOf) -> impl Iterator<Item = LentPart> {
-        self.of_range(whose, 0..self.lent.parts.a_block())
+    /// All of its parts, by their numbers.
+    fn all(&self) -> Range<usize> {
+        0..self.lent.parts.a_block()
     }
 
     /// Those of one layer; none when it has no such layer.
-    fn layer_of(&self, whose: MemoryOf, layer: usize) -> impl Iterator<Item = LentPart> {
-        self.of_range(whose, self.lent.layers.get(layer).cloned().unwrap_or_default())
+    fn layer(&self, layer: usize) -> Range<usize> {
+        self.lent.layers.get(layer).cloned().unwrap_or_default()
     }
 
-    fn of_range(&self, whose: MemoryOf, parts: Range<usize>) -> impl Iterator<Item = LentPart> {
+    /// These parts, in the memory of `whose`: the processor does not copy a GPU's, and a GPU does not
+    /// copy a process's.
+    fn parts(&self, whose: MemoryOf, parts: Range<usize>) -> impl Iterator<Item = LentPart> {
         assert_eq!(self.lent.of, whose, "a block in memory that another device copies");
         parts.map(|part| self.lent.parts.part(self.number, part))
     }
@@ -185,68 +187,74 @@ impl<K> Block<K> {
     }
 }
 
-/// The bytes of parts of this process's memory, which are those of `_block`.
-fn bytes<K>(_block: &Block<K>, parts: impl Iterator<Item = LentPart>) -> Vec<&[u8]> {
-    let part = |part: LentPart| {
+/// An engine that copies lent memory.
+pub trait LentEngine: DmaEngine {
+    /// Whose memory it copies.
+    const COPIES: MemoryOf;
+
+    /// A part that is read.
+    ///
+    /// # Safety
+    /// It is memory that the engine copies. It exists for the life that the caller gives it, and nothing
+    /// writes it, except for work of a stream that the copies come after.
+    unsafe fn source<'a>(part: LentPart) -> Self::Source<'a>;
+
+    /// A part that is written.
+    ///
+    /// # Safety
+    /// As [`source`](Self::source), and nothing but such a stream reads it.
+    unsafe fn destination<'a>(part: LentPart) -> Self::Destination<'a>;
+}
+
+impl LentEngine for HostDma {
+    const COPIES: MemoryOf = MemoryOf::Process;
+
+    unsafe fn source<'a>(part: LentPart) -> &'a [u8] {
         let address = std::ptr::with_exposed_provenance(part.address);
-        // SAFETY: memory of this process (`parts_of`), not null, and of a possible length. The
-        // lender promised that it exists and stays unchanged until the block is dropped
-        // (`into_sources`), which is borrowed. No other transfer writes it (`Loan`).
+        // SAFETY: not null, and of a possible length; the rest by the caller's promise.
         unsafe { std::slice::from_raw_parts(address, part.bytes) }
-    };
-    parts.map(part).collect()
-}
-
-impl<K: Send + Sync + 'static> Source for LentSource<K> {
-    fn parts(&self) -> Vec<&[u8]> {
-        bytes(&self.0, self.0.parts_of(MemoryOf::Process))
     }
 
-    fn layer(&self, layer: usize) -> Vec<&[u8]> {
-        bytes(&self.0, self.0.layer_of(MemoryOf::Process, layer))
-    }
-
-    fn block_bytes(&self) -> u64 {
-        self.0.bytes()
+    unsafe fn destination<'a>(part: LentPart) -> &'a mut [u8] {
+        let address = std::ptr::with_exposed_provenance_mut(part.address);
+        // SAFETY: as above.
+        unsafe { std::slice::from_raw_parts_mut(address, part.bytes) }
     }
 }
 
-impl<K: Send + Sync + 'static> Destination for LentDestination<K> {
-    fn parts_mut(&mut self) -> Vec<&mut [u8]> {
-        let part = |part: LentPart| {
-            let address = std::ptr::with_exposed_provenance_mut(part.address);
-            // SAFETY: as above, and nothing else uses it (`into_destinations`): no other transfer
-            // (`Loan`), and no other part of the same transfer.
-            unsafe { std::slice::from_raw_parts_mut(address, part.bytes) }
-        };
-        self.0.parts_of(MemoryOf::Process).map(part).collect()
-    }
-
-    fn block_bytes(&mut self) -> u64 {
-        self.0.bytes()
-    }
-}
-
-/// Parts of a GPU's memory, which are those of `_block`.
 #[cfg(feature = "cuda")]
-fn device<K>(_block: &Block<K>, parts: impl Iterator<Item = LentPart>) -> Vec<DeviceSource<'_>> {
-    let part = |part: LentPart| {
-        // SAFETY: as above, of a GPU (`parts_of`), which is that of the transfer: the lender gives
-        // the blocks to no other (`into_sources`). The transfer is ordered after the work of the
-        // stream that still writes them.
+impl LentEngine for CudaDma {
+    const COPIES: MemoryOf = MemoryOf::Gpu;
+
+    unsafe fn source<'a>(part: LentPart) -> DeviceSource<'a> {
+        // SAFETY: by the caller's promise.
         unsafe { DeviceSource::new(part.address as u64, part.bytes) }
-    };
-    parts.map(part).collect()
-}
-
-#[cfg(feature = "cuda")]
-impl<K: Send + Sync + 'static> Source<CudaDma> for LentSource<K> {
-    fn parts(&self) -> Vec<DeviceSource<'_>> {
-        device(&self.0, self.0.parts_of(MemoryOf::Gpu))
     }
 
-    fn layer(&self, layer: usize) -> Vec<DeviceSource<'_>> {
-        device(&self.0, self.0.layer_of(MemoryOf::Gpu, layer))
+    unsafe fn destination<'a>(part: LentPart) -> DeviceDestination<'a> {
+        // SAFETY: by the caller's promise.
+        unsafe { DeviceDestination::new(part.address as u64, part.bytes) }
+    }
+}
+
+impl<K> Block<K> {
+    /// These parts, to be read.
+    fn sources<E: LentEngine>(&self, parts: Range<usize>) -> Vec<E::Source<'_>> {
+        // SAFETY: memory of whom the engine copies (`parts`). The lender promised that it exists and
+        // stays unchanged until the block is dropped (`into_sources`), which is borrowed; of a GPU, that
+        // the GPU is that of the transfer, which is ordered after a stream that still writes it. No
+        // other transfer writes it (`Loan`).
+        self.parts(E::COPIES, parts).map(|part| unsafe { E::source(part) }).collect()
+    }
+}
+
+impl<K: Send + Sync + 'static, E: LentEngine> Source<E> for LentSource<K> {
+    fn parts(&self) -> Vec<E::Source<'_>> {
+        self.0.sources::<E>(self.0.all())
+    }
+
+    fn layer(&self, layer: usize) -> Vec<E::Source<'_>> {
+        self.0.sources::<E>(self.0.layer(layer))
     }
 
     fn block_bytes(&self) -> u64 {
@@ -254,15 +262,11 @@ impl<K: Send + Sync + 'static> Source<CudaDma> for LentSource<K> {
     }
 }
 
-#[cfg(feature = "cuda")]
-impl<K: Send + Sync + 'static> Destination<CudaDma> for LentDestination<K> {
-    fn parts_mut(&mut self) -> Vec<DeviceDestination<'_>> {
-        let part = |part: LentPart| {
-            // SAFETY: as above (`into_destinations`), and nothing else uses it: no other transfer,
-            // and no other part.
-            unsafe { DeviceDestination::new(part.address as u64, part.bytes) }
-        };
-        self.0.parts_of(MemoryOf::Gpu).map(part).collect()
+impl<K: Send + Sync + 'static, E: LentEngine> Destination<E> for LentDestination<K> {
+    fn parts_mut(&mut self) -> Vec<E::Destination<'_>> {
+        // SAFETY: as above, and nothing else uses it (`into_destinations`): no other transfer (`Loan`),
+        // and no other part of the same transfer.
+        self.0.parts(E::COPIES, self.0.all()).map(|part| unsafe { E::destination(part) }).collect()
     }
 
     fn block_bytes(&mut self) -> u64 {
@@ -275,7 +279,6 @@ mod tests {
     use std::iter::once;
 
     use super::*;
-    use crate::dma::HostDma;
     use crate::memory::{Access, Lending, Shape, StridedBlocks};
 
     #[test]

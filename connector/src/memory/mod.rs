@@ -5,8 +5,14 @@
 
 mod lending;
 mod lent;
+#[cfg(feature = "cuda")]
+mod session;
 mod strided;
 
 pub use lending::{Access, LendError, Lending, Loan, Span};
-pub use lent::{LentBlocks, LentDestination, LentPart, LentParts, LentSource, MemoryOf};
+pub use lent::{
+    LentBlocks, LentDestination, LentEngine, LentPart, LentParts, LentSource, MemoryOf,
+};
+#[cfg(feature = "cuda")]
+pub use session::{LayerError, LentPublish, LentSession, Place};
 pub use strided::{Shape, StridedBlocks, StridedError, StridedPart};
