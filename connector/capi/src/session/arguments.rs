@@ -4,7 +4,8 @@
 use std::ffi::c_char;
 use std::mem::MaybeUninit;
 
-use super::error::Failure;
+use super::error::{Failure, RacklineError, code};
+use super::handles::{self, Opened};
 use crate::text::text_at;
 
 /// The text at `text`, which is called `what` in messages.
@@ -98,6 +99,44 @@ pub(super) unsafe fn place<'p, T>(
     // SAFETY: by the caller's promise.
     let places = unsafe { places(address, 1, what) };
     places?.first_mut().ok_or_else(|| null(what))
+}
+
+/// Opens what `open` makes, and writes its number to `handle`, which is called `what` in messages: 0
+/// where nothing is opened.
+///
+/// # Safety
+/// `handle` is null or points to a handle, which is a number, that nothing else uses during the call.
+pub(super) unsafe fn open_at<T: Opened>(
+    handle: *mut u64,
+    what: &str,
+    open: impl FnOnce() -> Result<T, Failure>,
+) -> RacklineError {
+    code(|| {
+        // SAFETY: by the caller's promise.
+        let handle = unsafe { place(handle, what) }?;
+        handle.write(0);
+        handle.write(handles::open(open()?));
+        Ok(())
+    })
+}
+
+/// Writes to `result`, which is called `what` in messages, what `answer` makes of what the number
+/// `handle` stands for.
+///
+/// # Safety
+/// As [`place`].
+pub(super) unsafe fn answer_at<T: Opened, R>(
+    result: *mut R,
+    what: &str,
+    handle: u64,
+    answer: impl FnOnce(&T) -> Result<R, Failure>,
+) -> RacklineError {
+    code(|| {
+        // SAFETY: by the caller's promise.
+        let result = unsafe { place(result, what) }?;
+        result.write(answer(&*handles::get::<T>(handle)?)?);
+        Ok(())
+    })
 }
 
 fn check<T>(address: *const T, what: &str) -> Result<(), Failure> {

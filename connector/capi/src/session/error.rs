@@ -145,32 +145,38 @@ impl From<SessionError> for Failure {
 /// Work that was not taken up; what was given is dropped.
 impl<T> From<SubmitError<T>> for Failure {
     fn from(refused: SubmitError<T>) -> Self {
-        let code = match refused.kind {
-            SubmitErrorKind::Busy => RacklineError::Busy,
-            SubmitErrorKind::Forked => RacklineError::Forked,
-            SubmitErrorKind::Closed => RacklineError::Closed,
-            // Any other is of how the pool was attached.
-            _ => RacklineError::Pool,
-        };
-        Self::new(code, refused.kind)
+        refused.kind.into()
     }
 }
 
-/// A GPU that was not opened, or whose memory cannot be transferred.
+/// The same of GPUs.
 impl From<GpuError> for Failure {
     fn from(refused: GpuError) -> Self {
-        match refused {
-            GpuError::Forked => Self::new(RacklineError::Forked, refused),
-            GpuError::Closed => Self::new(RacklineError::Closed, refused),
-            GpuError::NotOpen { gpu } => Self::new(
-                RacklineError::Gpu,
-                format!(
-                    "GPU {gpu} is not open in the pool of this session: it was opened in another, call \
-                     rackline_gpu_open with this one"
-                ),
-            ),
-            _ => Self::new(RacklineError::Gpu, refused),
-        }
+        SubmitErrorKind::from(refused).into()
+    }
+}
+
+/// Work that was not taken up.
+impl From<SubmitErrorKind> for Failure {
+    fn from(refused: SubmitErrorKind) -> Self {
+        let code = match &refused {
+            SubmitErrorKind::Busy => RacklineError::Busy,
+            SubmitErrorKind::Forked => RacklineError::Forked,
+            SubmitErrorKind::Closed => RacklineError::Closed,
+            SubmitErrorKind::Gpu(error) => {
+                if let GpuError::NotOpen { gpu } = **error {
+                    let message = format!(
+                        "GPU {gpu} is not open in the pool of this session: it was opened in another, \
+                         call rackline_gpu_open with this one"
+                    );
+                    return Self::new(RacklineError::Gpu, message);
+                }
+                RacklineError::Gpu
+            }
+            // Any other is of how the pool was attached.
+            _ => RacklineError::Pool,
+        };
+        Self::new(code, refused)
     }
 }
 

@@ -2,19 +2,15 @@
 #![expect(unsafe_code, reason = "functions that C calls")]
 
 use std::ffi::c_void;
-use std::mem::MaybeUninit;
-use std::sync::Arc;
 
-use rackline::cuda::EngineStream;
-use rackline::memory::MemoryOf;
-use rackline::{AsyncSession, Fetched, Layers, MatchedBlock};
+use rackline::memory::Access;
+use rackline::{Fetched, MatchedBlock};
 
-use super::arguments::place;
-use super::error::{Failure, RacklineError, c_text, code, keep_message};
-use super::gpu::{GpuStream, RacklineGpu};
+use super::arguments::{answer_at, open_at};
+use super::error::{Failure, RacklineError, c_text, keep_message};
+use super::gpu::{At, RacklineGpu};
 use super::handles::{self, Opened};
-use super::layers::{Division, RacklineLayers};
-use super::lent::{LentDestination, RacklineDestination, destinations_at};
+use super::lent::{Asked, LentDestination, RacklineDestination, Transfer};
 use super::opening::RacklineSession;
 use super::pending::Pending;
 use super::prefix::{Prefix, RacklineBlockHandle, RacklinePrefix, blocks_at};
@@ -46,72 +42,26 @@ impl Opened for Fetch {
     const KIND: &'static str = "a fetch";
 }
 
-/// A fetch, as C asks for it.
-pub(super) struct Asked<B> {
-    pub(super) session: RacklineSession,
-    /// None for memory of this process.
-    pub(super) stream: Option<GpuStream>,
-    pub(super) blocks: B,
-    pub(super) parts: *const RacklineDestination,
-    pub(super) parts_a_block: usize,
-    /// None of whole blocks.
-    pub(super) layers: Option<*const RacklineLayers>,
-}
-
-/// The same, with its memory.
-pub(super) struct Lent {
-    pub(super) session: Arc<AsyncSession>,
-    /// The GPU that copies, and the stream that its copies come after.
-    pub(super) on_gpu: Option<(usize, EngineStream<'static>)>,
-    pub(super) blocks: Vec<MatchedBlock>,
-    pub(super) destinations: Vec<LentDestination>,
-    pub(super) layers: Layers,
-}
-
-impl<B: FnOnce() -> Result<Vec<MatchedBlock>, Failure>> Asked<B> {
-    /// # Safety
-    /// As [`rackline_fetch`], or [`rackline_fetch_into_gpu`], with the parts of as many blocks as
-    /// `blocks` makes. The layers are null, or as [`Division::of`] wants them.
-    pub(super) unsafe fn lent(self) -> Result<Lent, Failure> {
-        let Self { session, stream, blocks, parts, parts_a_block, layers } = self;
-        let session = handles::get::<AsyncSession>(session.handle)?;
-        // SAFETY: by the caller's promise.
-        let on_gpu = stream.map(|stream| unsafe { stream.found() }).transpose()?;
-        let blocks = blocks()?;
-        let (count, block_bytes) = (blocks.len(), session.options().block_bytes());
-        let of = if on_gpu.is_some() { MemoryOf::Gpu } else { MemoryOf::Process };
-        // SAFETY: by the caller's promise.
-        let division = unsafe { Division::of(parts_a_block, layers) }?;
-        let lending = handles::lending()?;
-        // SAFETY: by the caller's promise. Until the fetch is over: its completion comes after the
-        // blocks were used for the last time.
-        let (destinations, layers) =
-            unsafe { destinations_at(parts, count, &division, block_bytes, of, lending) }?;
-        Ok(Lent { session, on_gpu, blocks, destinations, layers })
-    }
-}
-
-/// Starts a fetch, whose handle it writes to `fetch`.
+/// Starts a fetch of the blocks that `named` names, whose handle it writes to `fetch`.
 ///
 /// # Safety
-/// As [`Asked::lent`].
+/// As [`rackline_fetch`] or [`rackline_fetch_into_gpu`], with the parts of as many blocks.
 unsafe fn start(
-    asked: Asked<impl FnOnce() -> Result<Vec<MatchedBlock>, Failure>>,
+    asked: Asked<RacklineDestination>,
+    named: impl FnOnce() -> Result<Vec<MatchedBlock>, Failure>,
     fetch: *mut RacklineFetch,
 ) -> RacklineError {
-    code(|| {
+    let open = || {
         // SAFETY: by the caller's promise.
-        let fetch = unsafe { place(fetch, "the place for the fetch") }?;
-        fetch.write(RacklineFetch { handle: 0 });
-        // SAFETY: by the caller's promise.
-        let Lent { session, on_gpu, blocks, destinations, .. } = unsafe { asked.lent() }?;
-        let submitted = match on_gpu {
-            None => session.fetch(blocks, destinations)?,
-            Some((gpu, stream)) => session.on_gpu(gpu, stream)?.fetch(blocks, destinations)?,
-        };
-        fetch.write(RacklineFetch { handle: handles::open(Fetch(Pending::new(submitted))) });
-        Ok(())
-    })
+        let Transfer { session, named, memory, .. } =
+            unsafe { asked.transfer(Access::Write, named) }?;
+        // SAFETY: by the caller's promise, until the fetch is over: its completion comes after the
+        // blocks were used for the last time.
+        let memory = unsafe { memory.into_destinations() };
+        Ok(Fetch(session.fetch(named, memory)?.into()))
+    };
+    // SAFETY: by the caller's promise.
+    unsafe { open_at(fetch.cast(), "the place for the fetch", open) }
 }
 
 /// `count` blocks of a prefix, from number `first` on.
@@ -148,9 +98,9 @@ pub unsafe extern "C" fn rackline_fetch(
     fetch: *mut RacklineFetch,
 ) -> RacklineError {
     let blocks = || of_prefix(prefix, first, count);
-    let asked = Asked { session, stream: None, blocks, parts, parts_a_block, layers: None };
+    let asked = Asked { session, at: At::Process, parts, parts_a_block, layers: None };
     // SAFETY: by the caller's promise.
-    unsafe { start(asked, fetch) }
+    unsafe { start(asked, blocks, fetch) }
 }
 
 /// As `rackline_fetch`, of blocks that another process of the rack found
@@ -170,9 +120,9 @@ pub unsafe extern "C" fn rackline_fetch_handles(
 ) -> RacklineError {
     // SAFETY: by the caller's promise.
     let blocks = || unsafe { blocks_at(handles, count) };
-    let asked = Asked { session, stream: None, blocks, parts, parts_a_block, layers: None };
+    let asked = Asked { session, at: At::Process, parts, parts_a_block, layers: None };
     // SAFETY: by the caller's promise.
-    unsafe { start(asked, fetch) }
+    unsafe { start(asked, blocks, fetch) }
 }
 
 /// As `rackline_fetch`, into the memory of `gpu`, whose copy engines copy the blocks after the work
@@ -196,10 +146,10 @@ pub unsafe extern "C" fn rackline_fetch_into_gpu(
     fetch: *mut RacklineFetch,
 ) -> RacklineError {
     let blocks = || of_prefix(prefix, first, count);
-    let stream = Some(GpuStream { gpu, stream });
-    let asked = Asked { session, stream, blocks, parts, parts_a_block, layers: None };
+    let at = At::GpuBehind(gpu, stream);
+    let asked = Asked { session, at, parts, parts_a_block, layers: None };
     // SAFETY: by the caller's promise.
-    unsafe { start(asked, fetch) }
+    unsafe { start(asked, blocks, fetch) }
 }
 
 /// As `rackline_fetch_into_gpu`, of blocks that another process of the rack found
@@ -221,10 +171,10 @@ pub unsafe extern "C" fn rackline_fetch_handles_into_gpu(
 ) -> RacklineError {
     // SAFETY: by the caller's promise.
     let blocks = || unsafe { blocks_at(handles, count) };
-    let stream = Some(GpuStream { gpu, stream });
-    let asked = Asked { session, stream, blocks, parts, parts_a_block, layers: None };
+    let at = At::GpuBehind(gpu, stream);
+    let asked = Asked { session, at, parts, parts_a_block, layers: None };
     // SAFETY: by the caller's promise.
-    unsafe { start(asked, fetch) }
+    unsafe { start(asked, blocks, fetch) }
 }
 
 /// The result of a fetch, when it comes within `timeout_ms` milliseconds: 0 only looks, and
@@ -241,19 +191,13 @@ pub unsafe extern "C" fn rackline_fetch_wait(
     timeout_ms: u64,
     result: *mut RacklineFetchResult,
 ) -> RacklineError {
-    code(|| {
-        // SAFETY: by the caller's promise.
-        let result = unsafe { place(result, "the place for the result") }?;
-        let fetch = handles::get::<Fetch>(fetch.handle)?;
-        write_result(fetch.0.wait(timeout_ms)?, result)
-    })
+    let wait = |fetch: &Fetch| result_of(fetch.0.wait(timeout_ms)?);
+    // SAFETY: by the caller's promise.
+    unsafe { answer_at(result, "the place for the result", fetch.handle, wait) }
 }
 
-/// Writes what came of a fetch to `result`, and gives its memory back.
-pub(super) fn write_result(
-    fetched: Fetched<LentDestination>,
-    result: &mut MaybeUninit<RacklineFetchResult>,
-) -> Result<(), Failure> {
+/// What came of a fetch, whose memory is given back.
+pub(super) fn result_of(fetched: Fetched<LentDestination>) -> Result<RacklineFetchResult, Failure> {
     let Fetched { report, destinations } = fetched;
     drop(destinations);
     let report = report?;
@@ -261,8 +205,7 @@ pub(super) fn write_result(
         keep_message(c_text(&stop.to_string()).into());
         stop.into()
     });
-    result.write(RacklineFetchResult { valid_blocks: report.valid_blocks(), reason });
-    Ok(())
+    Ok(RacklineFetchResult { valid_blocks: report.valid_blocks(), reason })
 }
 
 /// `rackline_fetch_wait` that only looks.
@@ -290,12 +233,9 @@ pub unsafe extern "C" fn rackline_fetch_cancel(
     fetch: RacklineFetch,
     cancelled: *mut bool,
 ) -> RacklineError {
-    code(|| {
-        // SAFETY: by the caller's promise.
-        let cancelled = unsafe { place(cancelled, "the place for the answer") }?;
-        cancelled.write(handles::get::<Fetch>(fetch.handle)?.0.cancel());
-        Ok(())
-    })
+    let cancel = |fetch: &Fetch| Ok(fetch.0.cancel());
+    // SAFETY: by the caller's promise.
+    unsafe { answer_at(cancelled, "the place for the answer", fetch.handle, cancel) }
 }
 
 /// Frees a fetch. After return it is over: it was cancelled, or this call waited for it. A fetch
@@ -303,10 +243,5 @@ pub unsafe extern "C" fn rackline_fetch_cancel(
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub extern "C" fn rackline_fetch_free(fetch: RacklineFetch) -> RacklineError {
-    code(|| {
-        if fetch.handle != 0 {
-            handles::close::<Fetch>(fetch.handle)?.0.finish();
-        }
-        Ok(())
-    })
+    handles::free(fetch.handle, |fetch: &Fetch| fetch.0.finish())
 }

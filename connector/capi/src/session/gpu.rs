@@ -5,9 +5,10 @@ use std::ffi::c_void;
 
 use rackline::AsyncPool;
 use rackline::cuda::{EngineStream, Gpu, PoolReach};
+use rackline::memory::Place;
 
-use super::arguments::place;
-use super::error::{Failure, RacklineError, c_text, code, keep_message};
+use super::arguments::{answer_at, open_at};
+use super::error::{Failure, RacklineError, c_text, keep_message};
 use super::handles::{self, Opened};
 use super::pool::RacklinePool;
 
@@ -82,14 +83,9 @@ pub unsafe extern "C" fn rackline_gpu_open(
     number: u32,
     gpu: *mut RacklineGpu,
 ) -> RacklineError {
-    code(|| {
-        // SAFETY: by the caller's promise.
-        let gpu = unsafe { place(gpu, "the place for the GPU") }?;
-        gpu.write(RacklineGpu { handle: 0 });
-        let opened = handles::get::<AsyncPool>(pool.handle)?.gpu(number as usize)?;
-        gpu.write(RacklineGpu { handle: handles::open(opened) });
-        Ok(())
-    })
+    let open = || Ok(handles::get::<AsyncPool>(pool.handle)?.gpu(number as usize)?);
+    // SAFETY: by the caller's promise.
+    unsafe { open_at(gpu.cast(), "the place for the GPU", open) }
 }
 
 /// How the GPU reaches the pool. When it uses a buffer, `rackline_error_message` says why.
@@ -102,21 +98,19 @@ pub unsafe extern "C" fn rackline_gpu_reach(
     gpu: RacklineGpu,
     reach: *mut RacklineGpuReach,
 ) -> RacklineError {
-    code(|| {
-        // SAFETY: by the caller's promise.
-        let reach = unsafe { place(reach, "the place for the reach") }?;
-        let gpu = handles::get::<Gpu>(gpu.handle)?;
+    let reach_of = |gpu: &Gpu| {
         if let Some(reason) = gpu.reach().bounced_because() {
             keep_message(c_text(reason).into());
         }
-        reach.write(match gpu.reach() {
+        Ok(match gpu.reach() {
             PoolReach::Registered => RacklineGpuReach::Registered,
             PoolReach::Bounced { .. } => RacklineGpuReach::Bounced,
             // The only other one: `tests/variants.rs` fails when there are more.
             _ => RacklineGpuReach::RegisteredAsDevice,
-        });
-        Ok(())
-    })
+        })
+    };
+    // SAFETY: by the caller's promise.
+    unsafe { answer_at(reach, "the place for the reach", gpu.handle, reach_of) }
 }
 
 /// What the GPU copied so far; also after the pool was closed.
@@ -129,11 +123,9 @@ pub unsafe extern "C" fn rackline_gpu_figures(
     gpu: RacklineGpu,
     figures: *mut RacklineGpuFigures,
 ) -> RacklineError {
-    code(|| {
-        // SAFETY: by the caller's promise.
-        let figures = unsafe { place(figures, "the place for the figures") }?;
-        let copied = handles::get::<Gpu>(gpu.handle)?.figures();
-        figures.write(RacklineGpuFigures {
+    let figures_of = |gpu: &Gpu| {
+        let copied = gpu.figures();
+        Ok(RacklineGpuFigures {
             stored_bytes: copied.stored_bytes,
             loaded_bytes: copied.loaded_bytes,
             bounced_bytes: copied.bounced_bytes,
@@ -145,9 +137,10 @@ pub unsafe extern "C" fn rackline_gpu_figures(
             refused_registrations: copied.refused_registrations,
             registrations_over_limit: copied.registrations_over_limit,
             registering_ns: copied.registering_ns,
-        });
-        Ok(())
-    })
+        })
+    };
+    // SAFETY: by the caller's promise.
+    unsafe { answer_at(figures, "the place for the figures", gpu.handle, figures_of) }
 }
 
 /// Frees the handle of a GPU. Its transfers under way continue, and the GPU stays open. A handle
@@ -155,35 +148,33 @@ pub unsafe extern "C" fn rackline_gpu_figures(
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub extern "C" fn rackline_gpu_free(gpu: RacklineGpu) -> RacklineError {
-    code(|| {
-        if gpu.handle != 0 {
-            handles::close::<Gpu>(gpu.handle)?;
-        }
-        Ok(())
-    })
+    handles::free::<Gpu>(gpu.handle, |_| ())
 }
 
-/// A stream of a GPU, as C names them.
-pub(super) struct GpuStream {
-    pub(super) gpu: RacklineGpu,
-    pub(super) stream: *mut c_void,
+/// Where the blocks of a transfer are, as C names it.
+#[derive(Clone, Copy)]
+pub(super) enum At {
+    Process,
+    /// For a publish by layers: each layer comes with its stream.
+    Gpu(RacklineGpu),
+    /// Behind the work of a stream.
+    GpuBehind(RacklineGpu, *mut c_void),
 }
 
-impl GpuStream {
-    /// Number of the GPU, and its stream.
+impl At {
+    /// The place.
     ///
     /// # Safety
-    /// It is a stream of the GPU's primary context during the call that takes what is returned.
-    pub(super) unsafe fn found(self) -> Result<(usize, EngineStream<'static>), Failure> {
-        let gpu = number_of(self.gpu)?;
-        // SAFETY: by the caller's promise.
-        Ok((gpu, unsafe { stream_at(self.stream) }))
+    /// As [`stream_at`].
+    pub(super) unsafe fn place(self) -> Result<Place, Failure> {
+        let (gpu, stream) = match self {
+            Self::Process => return Ok(Place::Process),
+            Self::Gpu(gpu) => (gpu, None),
+            // SAFETY: by the caller's promise.
+            Self::GpuBehind(gpu, stream) => (gpu, Some(unsafe { stream_at(stream) })),
+        };
+        Ok(Place::Gpu { gpu: handles::get::<Gpu>(gpu.handle)?.number(), stream })
     }
-}
-
-/// The number of a GPU, as CUDA counts.
-pub(super) fn number_of(gpu: RacklineGpu) -> Result<usize, Failure> {
-    Ok(handles::get::<Gpu>(gpu.handle)?.number())
 }
 
 /// The stream with this handle.

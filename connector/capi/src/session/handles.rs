@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rackline::memory::Lending;
 
-use super::error::{Failure, RacklineError};
+use super::error::{Failure, RacklineError, code};
 use crate::per_process::PerProcess;
 
 /// Something that C has open.
@@ -101,6 +101,16 @@ pub(super) fn close<T: Opened>(number: u64) -> Result<Arc<T>, Failure> {
     let entry = open.remove(&number).ok_or_else(|| not_open::<T>(number))?;
     drop(open);
     entry.opened.downcast().map_err(|_| other_kind::<T>(number, kind))
+}
+
+/// Closes `number`, unless it is 0, and has `end` end what it stood for.
+pub(super) fn free<T: Opened>(number: u64, end: impl FnOnce(&T)) -> RacklineError {
+    code(|| {
+        if number != 0 {
+            end(&*close::<T>(number)?);
+        }
+        Ok(())
+    })
 }
 
 fn not_open<T: Opened>(number: u64) -> Failure {

@@ -2,18 +2,18 @@
 #![expect(unsafe_code, reason = "functions that C calls")]
 
 use std::ffi::c_void;
-use std::sync::Arc;
 use std::time::Duration;
 
+use rackline::memory::Access;
 use rackline::{Arrivals, Fetched, MatchedBlock, Stopped};
 
-use super::arguments::place;
+use super::arguments::{answer_at, open_at};
 use super::error::{Failure, RacklineError, code};
-use super::fetch::{Asked, Lent, RacklineFetchResult, of_prefix, write_result};
-use super::gpu::{GpuStream, RacklineGpu};
+use super::fetch::{RacklineFetchResult, of_prefix, result_of};
+use super::gpu::{At, RacklineGpu};
 use super::handles::{self, Opened};
 use super::layers::{RacklineLayers, check_layer};
-use super::lent::{LentDestination, RacklineDestination};
+use super::lent::{Asked, LentDestination, RacklineDestination, Transfer};
 use super::opening::RacklineSession;
 use super::pending::{Pending, RACKLINE_FOREVER_MS};
 use super::prefix::{RacklineBlockHandle, RacklinePrefix, blocks_at};
@@ -45,32 +45,29 @@ impl From<Stopped> for Failure {
     }
 }
 
-/// Starts a fetch by layers, whose handle it writes to `fetch`.
+/// Starts a fetch by layers of the blocks that `named` names, whose handle it writes to `fetch`.
 ///
 /// # Safety
-/// As [`Asked::lent`].
+/// As [`rackline_fetch_by_layers`] or [`rackline_fetch_by_layers_into_gpu`], with the parts of as many
+/// blocks.
 unsafe fn start(
-    asked: Asked<impl FnOnce() -> Result<Vec<MatchedBlock>, Failure>>,
+    asked: Asked<RacklineDestination>,
+    named: impl FnOnce() -> Result<Vec<MatchedBlock>, Failure>,
     fetch: *mut RacklineLayeredFetch,
 ) -> RacklineError {
-    code(|| {
+    let open = || {
         // SAFETY: by the caller's promise.
-        let fetch = unsafe { place(fetch, "the place for the fetch") }?;
-        fetch.write(RacklineLayeredFetch { handle: 0 });
-        // SAFETY: by the caller's promise.
-        let Lent { session, on_gpu, blocks, destinations, layers } = unsafe { asked.lent() }?;
-        let (count, layers) = (layers.count(), Arc::new(layers));
-        let begun = match on_gpu {
-            None => session.fetch_by_layers(blocks, destinations, layers)?,
-            Some((gpu, stream)) => {
-                session.on_gpu(gpu, stream)?.fetch_by_layers(blocks, destinations, layers)?
-            }
-        };
-        let (arrivals, whole) = (begun.arrivals, Pending::new(begun.completion));
-        let opened = handles::open(LayeredFetch { arrivals, whole, layers: count });
-        fetch.write(RacklineLayeredFetch { handle: opened });
-        Ok(())
-    })
+        let asked = unsafe { asked.transfer(Access::Write, named) }?;
+        let Transfer { session, named, memory, layers } = asked;
+        // SAFETY: as in `fetch`.
+        let memory = unsafe { memory.into_destinations() };
+        let count = layers.count();
+        let begun = session.fetch_by_layers(named, memory, layers)?;
+        let (arrivals, whole) = (begun.arrivals, begun.completion.into());
+        Ok(LayeredFetch { arrivals, whole, layers: count })
+    };
+    // SAFETY: by the caller's promise.
+    unsafe { open_at(fetch.cast(), "the place for the fetch", open) }
 }
 
 /// As `rackline_fetch`, layer by layer: layer 0 of all blocks comes first, then layer 1, and so on.
@@ -97,11 +94,11 @@ pub unsafe extern "C" fn rackline_fetch_by_layers(
     layers: *const RacklineLayers,
     fetch: *mut RacklineLayeredFetch,
 ) -> RacklineError {
-    let (stream, layers) = (None, Some(layers));
+    let (at, layers) = (At::Process, Some(layers));
     let blocks = || of_prefix(prefix, first, count);
-    let asked = Asked { session, stream, blocks, parts, parts_a_block, layers };
+    let asked = Asked { session, at, parts, parts_a_block, layers };
     // SAFETY: by the caller's promise.
-    unsafe { start(asked, fetch) }
+    unsafe { start(asked, blocks, fetch) }
 }
 
 /// As `rackline_fetch_by_layers`, of blocks that another process of the rack found
@@ -120,12 +117,12 @@ pub unsafe extern "C" fn rackline_fetch_handles_by_layers(
     layers: *const RacklineLayers,
     fetch: *mut RacklineLayeredFetch,
 ) -> RacklineError {
-    let (stream, layers) = (None, Some(layers));
+    let (at, layers) = (At::Process, Some(layers));
     // SAFETY: by the caller's promise.
     let blocks = || unsafe { blocks_at(handles, count) };
-    let asked = Asked { session, stream, blocks, parts, parts_a_block, layers };
+    let asked = Asked { session, at, parts, parts_a_block, layers };
     // SAFETY: by the caller's promise.
-    unsafe { start(asked, fetch) }
+    unsafe { start(asked, blocks, fetch) }
 }
 
 /// As `rackline_fetch_by_layers`, into the memory of `gpu`, whose copy engines copy the blocks after
@@ -149,11 +146,11 @@ pub unsafe extern "C" fn rackline_fetch_by_layers_into_gpu(
     layers: *const RacklineLayers,
     fetch: *mut RacklineLayeredFetch,
 ) -> RacklineError {
-    let (stream, layers) = (Some(GpuStream { gpu, stream }), Some(layers));
+    let (at, layers) = (At::GpuBehind(gpu, stream), Some(layers));
     let blocks = || of_prefix(prefix, first, count);
-    let asked = Asked { session, stream, blocks, parts, parts_a_block, layers };
+    let asked = Asked { session, at, parts, parts_a_block, layers };
     // SAFETY: by the caller's promise.
-    unsafe { start(asked, fetch) }
+    unsafe { start(asked, blocks, fetch) }
 }
 
 /// As `rackline_fetch_by_layers_into_gpu`, of blocks that another process of the rack found
@@ -174,12 +171,12 @@ pub unsafe extern "C" fn rackline_fetch_handles_by_layers_into_gpu(
     layers: *const RacklineLayers,
     fetch: *mut RacklineLayeredFetch,
 ) -> RacklineError {
-    let (stream, layers) = (Some(GpuStream { gpu, stream }), Some(layers));
+    let (at, layers) = (At::GpuBehind(gpu, stream), Some(layers));
     // SAFETY: by the caller's promise.
     let blocks = || unsafe { blocks_at(handles, count) };
-    let asked = Asked { session, stream, blocks, parts, parts_a_block, layers };
+    let asked = Asked { session, at, parts, parts_a_block, layers };
     // SAFETY: by the caller's promise.
-    unsafe { start(asked, fetch) }
+    unsafe { start(asked, blocks, fetch) }
 }
 
 /// Waits at most `timeout_ms` milliseconds until layer number `layer`, counted from 0, has arrived:
@@ -226,12 +223,9 @@ pub unsafe extern "C" fn rackline_layered_fetch_wait(
     timeout_ms: u64,
     result: *mut RacklineFetchResult,
 ) -> RacklineError {
-    code(|| {
-        // SAFETY: by the caller's promise.
-        let result = unsafe { place(result, "the place for the result") }?;
-        let fetch = handles::get::<LayeredFetch>(fetch.handle)?;
-        write_result(fetch.whole.wait(timeout_ms)?, result)
-    })
+    let wait = |fetch: &LayeredFetch| result_of(fetch.whole.wait(timeout_ms)?);
+    // SAFETY: by the caller's promise.
+    unsafe { answer_at(result, "the place for the result", fetch.handle, wait) }
 }
 
 /// Revokes a fetch by layers that has not begun, and says so in `cancelled`: then it is over, has no
@@ -245,12 +239,9 @@ pub unsafe extern "C" fn rackline_layered_fetch_cancel(
     fetch: RacklineLayeredFetch,
     cancelled: *mut bool,
 ) -> RacklineError {
-    code(|| {
-        // SAFETY: by the caller's promise.
-        let cancelled = unsafe { place(cancelled, "the place for the answer") }?;
-        cancelled.write(handles::get::<LayeredFetch>(fetch.handle)?.whole.cancel());
-        Ok(())
-    })
+    let cancel = |fetch: &LayeredFetch| Ok(fetch.whole.cancel());
+    // SAFETY: by the caller's promise.
+    unsafe { answer_at(cancelled, "the place for the answer", fetch.handle, cancel) }
 }
 
 /// Frees a fetch by layers. After return it is over: it was cancelled, or this call waited for it.
@@ -258,10 +249,5 @@ pub unsafe extern "C" fn rackline_layered_fetch_cancel(
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub extern "C" fn rackline_layered_fetch_free(fetch: RacklineLayeredFetch) -> RacklineError {
-    code(|| {
-        if fetch.handle != 0 {
-            handles::close::<LayeredFetch>(fetch.handle)?.whole.finish();
-        }
-        Ok(())
-    })
+    handles::free(fetch.handle, |fetch: &LayeredFetch| fetch.whole.finish())
 }

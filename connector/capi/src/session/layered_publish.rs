@@ -2,22 +2,21 @@
 #![expect(unsafe_code, reason = "functions that C calls")]
 
 use std::ffi::c_void;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rackline::cuda::{CudaDma, GpuError};
-use rackline::memory::MemoryOf;
-use rackline::{AsyncSession, Completion, LayeredPublished};
+use rackline::LayeredPublished;
+use rackline::cuda::GpuError;
+use rackline::memory::{LayerError, LentPublish};
 
-use super::arguments::place;
+use super::arguments::open_at;
 use super::error::{Failure, RacklineError, code};
-use super::gpu::{RacklineGpu, number_of, stream_at};
+use super::gpu::{At, RacklineGpu, stream_at};
 use super::handles::{self, Opened};
 use super::hashes::RacklineBlockHash;
-use super::layers::{RacklineLayers, check_layer};
-use super::lent::{LentSource, RacklineSource};
+use super::layers::RacklineLayers;
+use super::lent::{Asked, LentSource, RacklineSource};
 use super::opening::RacklineSession;
 use super::pending::Pending;
-use super::publish::{Blocks, RacklinePublishResult, ResultPlaces};
+use super::publish::{Prompt, RacklinePublishResult, ResultPlaces};
 use super::reason::RacklineOutcome;
 
 /// A publish by layers under way. Zero is none.
@@ -31,115 +30,48 @@ pub struct RacklineLayeredPublish {
 type Published = LayeredPublished<LentSource>;
 
 pub(super) struct LayeredPublish {
-    /// Held for a moment only.
-    stage: Mutex<Stage>,
+    publish: LentPublish<Pending<Published>>,
     blocks: usize,
-    layers: usize,
-}
-
-/// One of the two is there.
-struct Stage {
-    /// Until it is finished or aborted.
-    open: Option<Open>,
-    ended: Option<Arc<Pending<Published>>>,
-}
-
-/// One that was not ended, of memory of this process or of a GPU.
-enum Open {
-    Process(rackline::LayeredPublish<LentSource>),
-    Gpu(rackline::LayeredPublish<LentSource, CudaDma>),
 }
 
 impl Opened for LayeredPublish {
     const KIND: &'static str = "a publish by layers";
 }
 
-impl Open {
-    fn finish(self) -> Completion<Published> {
-        match self {
-            Self::Process(publish) => publish.finish(),
-            Self::Gpu(publish) => publish.finish(),
-        }
-    }
-
-    fn abort(self) -> Completion<Published> {
-        match self {
-            Self::Process(publish) => publish.abort(),
-            Self::Gpu(publish) => publish.abort(),
-        }
-    }
-
-    fn is_aborted(&self) -> bool {
-        match self {
-            Self::Process(publish) => publish.is_aborted(),
-            Self::Gpu(publish) => publish.is_aborted(),
+impl From<LayerError> for Failure {
+    fn from(refused: LayerError) -> Self {
+        match refused {
+            LayerError::NoLayer { .. } => Self::bad_argument(refused),
+            LayerError::OfProcess => Self::bad_argument(
+                "the publish is of memory of this process, without a stream: call \
+                 rackline_layered_publish_layer_ready",
+            ),
+            LayerError::NoStream => Self::bad_argument(
+                "the publish is of memory of a GPU: call \
+                 rackline_layered_publish_layer_ready_on_gpu, with the stream",
+            ),
+            LayerError::Stream(error) => GpuError::Stream(error).into(),
         }
     }
 }
 
-impl Stage {
-    /// Ends the publish, if it was not ended before.
-    fn end(&mut self, how: impl FnOnce(Open) -> Completion<Published>) {
-        if let Some(open) = self.open.take() {
-            self.ended = Some(Arc::new(Pending::new(how(open))));
-        }
-    }
-}
-
-impl LayeredPublish {
-    fn stage(&self) -> MutexGuard<'_, Stage> {
-        self.stage.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// What comes of it. One that was aborted by the library is ended here: by closing the pool, or
-    /// because the copy of a layer cannot come after its stream.
-    fn pending(&self) -> Result<Arc<Pending<Published>>, Failure> {
-        let mut stage = self.stage();
-        if stage.open.as_ref().is_some_and(Open::is_aborted) {
-            stage.end(Open::abort);
-        }
-        stage.ended.clone().ok_or_else(|| {
-            Failure::bad_argument(
-                "the publish was not ended: call rackline_layered_publish_finish or \
-                 rackline_layered_publish_abort first",
-            )
-        })
-    }
-}
-
-/// Starts a publish by layers, whose handle it writes to `publish`; from the memory of `gpu`, if
-/// there is one.
+/// Starts a publish by layers of the blocks, whose handle it writes to `publish`.
 ///
 /// # Safety
-/// As [`rackline_publish_by_layers`], or [`rackline_publish_by_layers_from_gpu`].
+/// As [`rackline_publish_by_layers`] or [`rackline_publish_by_layers_from_gpu`].
 unsafe fn start(
-    session: RacklineSession,
-    gpu: Option<RacklineGpu>,
-    blocks: Blocks,
+    asked: Asked<RacklineSource>,
+    prompt: Prompt,
     publish: *mut RacklineLayeredPublish,
 ) -> RacklineError {
-    code(|| {
+    let open = || {
         // SAFETY: by the caller's promise.
-        let publish = unsafe { place(publish, "the place for the publish") }?;
-        publish.write(RacklineLayeredPublish { handle: 0 });
-        let session = handles::get::<AsyncSession>(session.handle)?;
-        let gpu = gpu.map(number_of).transpose()?;
-        let (count, block_bytes) = (blocks.count, session.options().block_bytes());
-        let of = if gpu.is_some() { MemoryOf::Gpu } else { MemoryOf::Process };
-        // SAFETY: by the caller's promise.
-        let (blocks, layers) = unsafe { blocks.lent(block_bytes, of) }?;
-        let (layer_count, layers) = (layers.count(), Arc::new(layers));
-        let open = match gpu {
-            None => Open::Process(session.publish_by_layers(blocks, layers)?),
-            Some(gpu) => {
-                Open::Gpu(session.on_gpu_by_layers(gpu)?.publish_by_layers(blocks, layers)?)
-            }
-        };
-        let stage = Mutex::new(Stage { open: Some(open), ended: None });
-        let opened = LayeredPublish { stage, blocks: count, layers: layer_count };
-        publish.write(RacklineLayeredPublish { handle: handles::open(opened) });
-        Ok(())
-    })
+        let (session, blocks, layers) = unsafe { prompt.blocks(asked) }?;
+        let count = blocks.len();
+        Ok(LayeredPublish { publish: session.publish_by_layers(blocks, layers)?, blocks: count })
+    };
+    // SAFETY: by the caller's promise.
+    unsafe { open_at(publish.cast(), "the place for the publish", open) }
 }
 
 /// As `rackline_publish`, layer by layer: each layer is copied when the program says that it is
@@ -173,10 +105,9 @@ pub unsafe extern "C" fn rackline_publish_by_layers(
     layers: *const RacklineLayers,
     publish: *mut RacklineLayeredPublish,
 ) -> RacklineError {
-    let layers = Some(layers);
-    let blocks = Blocks { hashes, count, first_depth, parts, parts_a_block, layers };
+    let asked = Asked { session, at: At::Process, parts, parts_a_block, layers: Some(layers) };
     // SAFETY: by the caller's promise.
-    unsafe { start(session, None, blocks, publish) }
+    unsafe { start(asked, Prompt { hashes, count, first_depth }, publish) }
 }
 
 /// As `rackline_publish_by_layers`, of blocks in the memory of `gpu`, whose copy engines copy them.
@@ -199,10 +130,9 @@ pub unsafe extern "C" fn rackline_publish_by_layers_from_gpu(
     layers: *const RacklineLayers,
     publish: *mut RacklineLayeredPublish,
 ) -> RacklineError {
-    let layers = Some(layers);
-    let blocks = Blocks { hashes, count, first_depth, parts, parts_a_block, layers };
+    let asked = Asked { session, at: At::Gpu(gpu), parts, parts_a_block, layers: Some(layers) };
     // SAFETY: by the caller's promise.
-    unsafe { start(session, Some(gpu), blocks, publish) }
+    unsafe { start(asked, Prompt { hashes, count, first_depth }, publish) }
 }
 
 /// Says that layer number `layer`, counted from 0, is ready in all blocks, and stays as it is until
@@ -217,18 +147,7 @@ pub extern "C" fn rackline_layered_publish_layer_ready(
 ) -> RacklineError {
     code(|| {
         let publish = handles::get::<LayeredPublish>(publish.handle)?;
-        check_layer(layer, publish.layers)?;
-        match &publish.stage().open {
-            None => {}
-            Some(Open::Process(publish)) => publish.layer_ready(layer),
-            Some(Open::Gpu(_)) => {
-                return Err(Failure::bad_argument(
-                    "the publish is of memory of a GPU: call \
-                     rackline_layered_publish_layer_ready_on_gpu, with the stream",
-                ));
-            }
-        }
-        Ok(())
+        Ok(publish.publish.layer_ready(layer, None)?)
     })
 }
 
@@ -252,19 +171,8 @@ pub unsafe extern "C" fn rackline_layered_publish_layer_ready_on_gpu(
 ) -> RacklineError {
     code(|| {
         let publish = handles::get::<LayeredPublish>(publish.handle)?;
-        check_layer(layer, publish.layers)?;
-        match &publish.stage().open {
-            None => Ok(()),
-            Some(Open::Gpu(publish)) => {
-                // SAFETY: by the caller's promise.
-                let stream = unsafe { stream_at(stream) };
-                Ok(publish.layer_ready(layer, stream).map_err(GpuError::Stream)?)
-            }
-            Some(Open::Process(_)) => Err(Failure::bad_argument(
-                "the publish is of memory of this process, without a stream: call \
-                 rackline_layered_publish_layer_ready",
-            )),
-        }
+        // SAFETY: by the caller's promise.
+        Ok(publish.publish.layer_ready(layer, Some(unsafe { stream_at(stream) }))?)
     })
 }
 
@@ -278,7 +186,7 @@ pub extern "C" fn rackline_layered_publish_finish(
     publish: RacklineLayeredPublish,
 ) -> RacklineError {
     code(|| {
-        handles::get::<LayeredPublish>(publish.handle)?.stage().end(Open::finish);
+        handles::get::<LayeredPublish>(publish.handle)?.publish.finish();
         Ok(())
     })
 }
@@ -290,7 +198,7 @@ pub extern "C" fn rackline_layered_publish_finish(
 #[unsafe(no_mangle)]
 pub extern "C" fn rackline_layered_publish_abort(publish: RacklineLayeredPublish) -> RacklineError {
     code(|| {
-        handles::get::<LayeredPublish>(publish.handle)?.stage().end(Open::abort);
+        handles::get::<LayeredPublish>(publish.handle)?.publish.abort();
         Ok(())
     })
 }
@@ -317,7 +225,13 @@ pub unsafe extern "C" fn rackline_layered_publish_wait(
         let places = unsafe { ResultPlaces::at(result, outcomes, capacity) }?;
         let publish = handles::get::<LayeredPublish>(publish.handle)?;
         places.check(publish.blocks)?;
-        let Published { report, blocks } = publish.pending()?.wait(timeout_ms)?;
+        if !publish.publish.is_ended() {
+            return Err(Failure::bad_argument(
+                "the publish was not ended: call rackline_layered_publish_finish or \
+                 rackline_layered_publish_abort first",
+            ));
+        }
+        let Published { report, blocks } = publish.publish.pending().wait(timeout_ms)?;
         drop(blocks);
         match report? {
             Some(report) => places.write(&report),
@@ -332,13 +246,8 @@ pub unsafe extern "C" fn rackline_layered_publish_wait(
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub extern "C" fn rackline_layered_publish_free(publish: RacklineLayeredPublish) -> RacklineError {
-    code(|| {
-        if publish.handle == 0 {
-            return Ok(());
-        }
-        let publish = handles::close::<LayeredPublish>(publish.handle)?;
-        publish.stage().end(Open::abort);
-        publish.pending()?.finish();
-        Ok(())
+    handles::free(publish.handle, |publish: &LayeredPublish| {
+        publish.publish.abort();
+        publish.publish.pending().finish();
     })
 }

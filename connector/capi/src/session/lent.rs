@@ -4,14 +4,17 @@
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use rackline::Layers;
 use rackline::memory::{
-    self, Access, LendError, Lending, LentBlocks, LentPart, LentParts, MemoryOf,
+    self, Access, LendError, Lending, LentBlocks, LentPart, LentParts, LentSession, MemoryOf,
 };
+use rackline::{AsyncSession, Layers};
 
 use super::arguments::values;
 use super::error::{Failure, RacklineError};
-use super::layers::Division;
+use super::gpu::At;
+use super::handles;
+use super::layers::{Division, RacklineLayers};
+use super::opening::RacklineSession;
 
 /// A part of a block that is published. It must not change until the publish is over; of a publish
 /// by layers, from when its layer is ready.
@@ -41,55 +44,53 @@ pub(super) type LentSource = memory::LentSource<()>;
 /// A block that is fetched into.
 pub(super) type LentDestination = memory::LentDestination<()>;
 
-/// The sources of `blocks` blocks, whose parts follow one another, and how their bytes are divided
-/// into layers.
-///
-/// # Safety
-/// `parts` is null or points to the parts of `blocks` blocks. The memory of each part exists, on
-/// the device that `of` names, and nothing writes it until the returned blocks are dropped; of a
-/// publish by layers, a layer that is ready. Blocks in GPU memory are given only to a transfer of
-/// that GPU, which nothing here can check. A stream that their transfer is ordered after may still
-/// write the memory.
-pub(super) unsafe fn sources_at(
-    parts: *const RacklineSource,
-    blocks: usize,
-    division: &Division,
-    block_bytes: u64,
-    of: MemoryOf,
-    lending: &Arc<Lending>,
-) -> Result<(Vec<LentSource>, Layers), Failure> {
-    let count = part_count(blocks, division.parts_a_block())?;
-    // SAFETY: by the caller's promise.
-    let parts = unsafe { values(parts, count, "the parts of the blocks") }?;
-    let parts = parts.iter().map(|part| (part.address.expose_provenance(), part.bytes));
-    let (parts, layers) = checked(parts, division, block_bytes)?;
-    let lent = lend(parts, division, of, lending, Access::Read)?;
-    // SAFETY: by the caller's promise, for the parts that were checked.
-    Ok((unsafe { lent.into_sources() }, layers))
+/// A transfer, as C asks for it. `P` is [`RacklineSource`] or [`RacklineDestination`].
+pub(super) struct Asked<P> {
+    pub(super) session: RacklineSession,
+    pub(super) at: At,
+    /// Of the blocks in order.
+    pub(super) parts: *const P,
+    pub(super) parts_a_block: usize,
+    /// None of whole blocks.
+    pub(super) layers: Option<*const RacklineLayers>,
 }
 
-/// The destinations of `blocks` blocks, whose parts follow one another, and how their bytes are
-/// divided into layers.
-///
-/// # Safety
-/// As [`sources_at`], and nobody but such a stream reads the memory either; of a fetch by layers, a
-/// layer until it has arrived.
-pub(super) unsafe fn destinations_at(
-    parts: *const RacklineDestination,
-    blocks: usize,
-    division: &Division,
-    block_bytes: u64,
-    of: MemoryOf,
-    lending: &Arc<Lending>,
-) -> Result<(Vec<LentDestination>, Layers), Failure> {
-    let count = part_count(blocks, division.parts_a_block())?;
-    // SAFETY: by the caller's promise.
-    let parts = unsafe { values(parts, count, "the parts of the blocks") }?;
-    let parts = parts.iter().map(|part| (part.address.expose_provenance(), part.bytes));
-    let (parts, layers) = checked(parts, division, block_bytes)?;
-    let lent = lend(parts, division, of, lending, Access::Write)?;
-    // SAFETY: by the caller's promise, for the parts that were checked.
-    Ok((unsafe { lent.into_destinations() }, layers))
+/// The same with its memory: `N` names a block in the pool.
+pub(super) struct Transfer<N> {
+    pub(super) session: LentSession,
+    pub(super) named: Vec<N>,
+    pub(super) memory: LentBlocks<()>,
+    /// How the bytes of a block are divided.
+    pub(super) layers: Layers,
+}
+
+impl<P> Asked<P> {
+    /// The transfer of the blocks that `named` names.
+    ///
+    /// # Safety
+    /// `parts` is null or points to the parts of as many blocks. The layers are null, or as
+    /// [`Division::of`] wants them. The stream is as [`At::place`] wants it.
+    pub(super) unsafe fn transfer<N>(
+        self,
+        access: Access,
+        named: impl FnOnce() -> Result<Vec<N>, Failure>,
+    ) -> Result<Transfer<N>, Failure> {
+        let Self { session, at, parts, parts_a_block, layers } = self;
+        let session = handles::get::<AsyncSession>(session.handle)?;
+        // SAFETY: by the caller's promise.
+        let place = unsafe { at.place() }?;
+        let named = named()?;
+        // SAFETY: by the caller's promise.
+        let division = unsafe { Division::of(parts_a_block, layers) }?;
+        let count = part_count(named.len(), division.parts_a_block())?;
+        // SAFETY: by the caller's promise. Sources and destinations are alike in memory.
+        let parts =
+            unsafe { values(parts.cast::<RacklineSource>(), count, "the parts of the blocks") }?;
+        let parts = parts.iter().map(|part| (part.address.expose_provenance(), part.bytes));
+        let (parts, layers) = checked(parts, &division, session.options().block_bytes())?;
+        let memory = lend(parts, &division, place.memory(), handles::lending()?, access)?;
+        Ok(Transfer { session: LentSession::new(&session, place)?, named, memory, layers })
+    }
 }
 
 fn part_count(blocks: usize, parts_a_block: usize) -> Result<usize, Failure> {

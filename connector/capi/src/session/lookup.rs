@@ -7,8 +7,8 @@ use rackline::{
     AsyncSession, Completion, HoldReport, PrefixMatch, RestoreOptions, RestoreReport, SessionError,
 };
 
-use super::arguments::{place, value};
-use super::error::{Failure, RacklineError, c_text, code, keep_message};
+use super::arguments::{answer_at, open_at, value};
+use super::error::{Failure, RacklineError, c_text, keep_message};
 use super::handles::{self, Opened};
 use super::hashes::{RacklineBlockHash, hashes_at};
 use super::opening::RacklineSession;
@@ -75,19 +75,19 @@ impl Opened for Lookup {
 
 impl From<Completion<Result<PrefixMatch, SessionError>>> for Lookup {
     fn from(completion: Completion<Result<PrefixMatch, SessionError>>) -> Self {
-        Self::Plain(Pending::new(completion))
+        Self::Plain(completion.into())
     }
 }
 
 impl From<Completion<Result<HoldReport, SessionError>>> for Lookup {
     fn from(completion: Completion<Result<HoldReport, SessionError>>) -> Self {
-        Self::Held(Pending::new(completion))
+        Self::Held(completion.into())
     }
 }
 
 impl From<Completion<Result<RestoreReport, SessionError>>> for Lookup {
     fn from(completion: Completion<Result<RestoreReport, SessionError>>) -> Self {
-        Self::Restored(Pending::new(completion))
+        Self::Restored(completion.into())
     }
 }
 
@@ -146,14 +146,12 @@ unsafe fn start(
     lookup: *mut RacklineLookup,
     submit: impl FnOnce(&AsyncSession) -> Result<Lookup, Failure>,
 ) -> RacklineError {
-    code(|| {
-        // SAFETY: by the caller's promise.
-        let lookup = unsafe { place(lookup, "the place for the lookup") }?;
-        lookup.write(RacklineLookup { handle: 0 });
+    let open = || {
         let session = handles::get::<AsyncSession>(session.handle)?;
-        lookup.write(RacklineLookup { handle: handles::open(submit(&session)?) });
-        Ok(())
-    })
+        submit(&session)
+    };
+    // SAFETY: by the caller's promise.
+    unsafe { open_at(lookup.cast(), "the place for the lookup", open) }
 }
 
 /// Looks for the longest prefix of the `count` hashes at `hashes` of which every block is in the
@@ -267,15 +265,13 @@ pub unsafe extern "C" fn rackline_lookup_wait(
     timeout_ms: u64,
     result: *mut RacklineLookupResult,
 ) -> RacklineError {
-    code(|| {
-        // SAFETY: by the caller's promise.
-        let result = unsafe { place(result, "the place for the result") }?;
-        let lookup = handles::get::<Lookup>(lookup.handle)?;
+    let wait = |lookup: &Lookup| {
         let Found { prefix, blocks, reason, on_drives, restored } = lookup.wait(timeout_ms)?;
         let prefix = RacklinePrefix { handle: handles::open(prefix) };
-        result.write(RacklineLookupResult { prefix, blocks, reason, on_drives, restored });
-        Ok(())
-    })
+        Ok(RacklineLookupResult { prefix, blocks, reason, on_drives, restored })
+    };
+    // SAFETY: by the caller's promise.
+    unsafe { answer_at(result, "the place for the result", lookup.handle, wait) }
 }
 
 /// `rackline_lookup_wait` that only looks.
@@ -303,16 +299,15 @@ pub unsafe extern "C" fn rackline_lookup_cancel(
     lookup: RacklineLookup,
     cancelled: *mut bool,
 ) -> RacklineError {
-    code(|| {
-        // SAFETY: by the caller's promise.
-        let cancelled = unsafe { place(cancelled, "the place for the answer") }?;
-        cancelled.write(match &*handles::get::<Lookup>(lookup.handle)? {
+    let cancel = |lookup: &Lookup| {
+        Ok(match lookup {
             Lookup::Plain(pending) => pending.cancel(),
             Lookup::Held(pending) => pending.cancel(),
             Lookup::Restored(pending) => pending.cancel(),
-        });
-        Ok(())
-    })
+        })
+    };
+    // SAFETY: by the caller's promise.
+    unsafe { answer_at(cancelled, "the place for the answer", lookup.handle, cancel) }
 }
 
 /// Frees a lookup. A lookup under way continues, and the blocks that it finds are released. A
@@ -320,10 +315,5 @@ pub unsafe extern "C" fn rackline_lookup_cancel(
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub extern "C" fn rackline_lookup_free(lookup: RacklineLookup) -> RacklineError {
-    code(|| {
-        if lookup.handle != 0 {
-            handles::close::<Lookup>(lookup.handle)?;
-        }
-        Ok(())
-    })
+    handles::free::<Lookup>(lookup.handle, |_| ())
 }

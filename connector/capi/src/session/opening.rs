@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use rackline::{AsyncPool, AsyncSession, SessionOptions};
 
-use super::arguments::{optional, place};
-use super::error::{RacklineError, code};
+use super::arguments::{open_at, optional};
+use super::error::RacklineError;
 use super::handles::{self, Opened};
 use super::model::{RacklineModel, model_at};
 use super::options::namespace_at;
@@ -60,10 +60,7 @@ pub unsafe extern "C" fn rackline_session_open(
     options: *const RacklineSessionOptions,
     session: *mut RacklineSession,
 ) -> RacklineError {
-    code(|| {
-        // SAFETY: by the caller's promise.
-        let session = unsafe { place(session, "the place for the session") }?;
-        session.write(RacklineSession { handle: 0 });
+    let open = || {
         // SAFETY: by the caller's promise.
         let model = unsafe { model_at(model) }?;
         let mut chosen = SessionOptions::new(model, block_bytes);
@@ -80,20 +77,15 @@ pub unsafe extern "C" fn rackline_session_open(
                 chosen = chosen.with_hold(Duration::from_millis(options.hold_ms));
             }
         }
-        let opened = handles::get::<AsyncPool>(pool.handle)?.session(chosen)?;
-        session.write(RacklineSession { handle: handles::open(opened) });
-        Ok(())
-    })
+        Ok(handles::get::<AsyncPool>(pool.handle)?.session(chosen)?)
+    };
+    // SAFETY: by the caller's promise.
+    unsafe { open_at(session.cast(), "the place for the session", open) }
 }
 
 /// Frees a session. What it has under way continues. A session that is zero is ignored.
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub extern "C" fn rackline_session_free(session: RacklineSession) -> RacklineError {
-    code(|| {
-        if session.handle != 0 {
-            handles::close::<AsyncSession>(session.handle)?;
-        }
-        Ok(())
-    })
+    handles::free::<AsyncSession>(session.handle, |_| ())
 }

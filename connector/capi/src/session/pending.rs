@@ -56,11 +56,13 @@ impl Wake for Bell {
     }
 }
 
-impl<T> Pending<T> {
-    pub(super) fn new(completion: Completion<T>) -> Self {
+impl<T> From<Completion<T>> for Pending<T> {
+    fn from(completion: Completion<T>) -> Self {
         Self { completion: Mutex::new(Some(completion)), bell: Arc::default() }
     }
+}
 
+impl<T> Pending<T> {
     /// The result, when it comes within `timeout_ms`; [`RACKLINE_FOREVER_MS`] has no end, 0 only
     /// looks.
     pub(super) fn wait(&self, timeout_ms: u64) -> Result<T, Failure> {

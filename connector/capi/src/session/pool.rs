@@ -7,7 +7,7 @@ use std::path::Path;
 
 use rackline::{AsyncPool, LossCause};
 
-use super::arguments::{place, places, text};
+use super::arguments::{answer_at, open_at, place, places, text};
 use super::error::{Failure, RacklineError, c_text, code};
 use super::handles::{self, Opened};
 use super::options::{RacklinePoolOptions, options_at};
@@ -45,20 +45,17 @@ pub unsafe extern "C" fn rackline_pool_attach(
     options: *const RacklinePoolOptions,
     pool: *mut RacklinePool,
 ) -> RacklineError {
-    code(|| {
-        // SAFETY: by the caller's promise.
-        let pool = unsafe { place(pool, "the place for the pool") }?;
-        pool.write(RacklinePool { handle: 0 });
+    let open = || {
         // SAFETY: by the caller's promise.
         let region = unsafe { text(region, "the path of the region") }?;
         // SAFETY: by the caller's promise.
         let options = unsafe { options_at(options) }?;
         log::start();
         let attached = AsyncPool::attach(Path::new(region), node, &options);
-        let attached = attached.map_err(|error| Failure::new(RacklineError::Pool, error))?;
-        pool.write(RacklinePool { handle: handles::open(attached) });
-        Ok(())
-    })
+        attached.map_err(|error| Failure::new(RacklineError::Pool, error))
+    };
+    // SAFETY: by the caller's promise.
+    unsafe { open_at(pool.cast(), "the place for the pool", open) }
 }
 
 /// Accepts no more work, waits for accepted work, leaves the pool, and frees its handle. Remaining
@@ -67,12 +64,7 @@ pub unsafe extern "C" fn rackline_pool_attach(
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub extern "C" fn rackline_pool_close(pool: RacklinePool) -> RacklineError {
-    code(|| {
-        if pool.handle != 0 {
-            handles::close::<AsyncPool>(pool.handle)?.close();
-        }
-        Ok(())
-    })
+    handles::free(pool.handle, |pool: &AsyncPool| pool.close())
 }
 
 /// The node that this process belongs to.
@@ -82,12 +74,9 @@ pub extern "C" fn rackline_pool_close(pool: RacklinePool) -> RacklineError {
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rackline_pool_node(pool: RacklinePool, node: *mut u16) -> RacklineError {
-    code(|| {
-        // SAFETY: by the caller's promise.
-        let node = unsafe { place(node, "the place for the node") }?;
-        node.write(handles::get::<AsyncPool>(pool.handle)?.node().0);
-        Ok(())
-    })
+    let of_pool = |pool: &AsyncPool| Ok(pool.node().0);
+    // SAFETY: by the caller's promise.
+    unsafe { answer_at(node, "the place for the node", pool.handle, of_pool) }
 }
 
 /// Counters of this process since it attached, by their names; misses as `misses.evicted`, say, and

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rackline::{AsyncPrefetch, AsyncSession};
 
-use super::arguments::{place, value};
+use super::arguments::{open_at, place, value};
 use super::error::{Failure, RacklineError, c_text, code, keep_message};
 use super::handles::{self, Opened};
 use super::hashes::{RacklineBlockHash, hashes_at};
@@ -60,19 +60,16 @@ pub unsafe extern "C" fn rackline_prefetch(
     restore: *const RacklineRestoreOptions,
     prefetch: *mut RacklinePrefetch,
 ) -> RacklineError {
-    code(|| {
-        // SAFETY: by the caller's promise.
-        let prefetch = unsafe { place(prefetch, "the place for the prefetch") }?;
-        prefetch.write(RacklinePrefetch { handle: 0 });
+    let open = || {
         let session = handles::get::<AsyncSession>(session.handle)?;
         // SAFETY: by the caller's promise.
         let hashes = unsafe { hashes_at(hashes, count) }?;
         // SAFETY: by the caller's promise.
         let restore = unsafe { value(restore, "the options of the restore") }?;
-        let begun = session.prefetch(hashes, restore.options())?;
-        prefetch.write(RacklinePrefetch { handle: handles::open(begun) });
-        Ok(())
-    })
+        Ok(session.prefetch(hashes, restore.options())?)
+    };
+    // SAFETY: by the caller's promise.
+    unsafe { open_at(prefetch.cast(), "the place for the prefetch", open) }
 }
 
 /// What a prefetch took up, when that is known within `timeout_ms` milliseconds: 0 only looks, and
@@ -131,10 +128,5 @@ pub extern "C" fn rackline_prefetch_cancel(prefetch: RacklinePrefetch) -> Rackli
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub extern "C" fn rackline_prefetch_free(prefetch: RacklinePrefetch) -> RacklineError {
-    code(|| {
-        if prefetch.handle != 0 {
-            handles::close::<AsyncPrefetch>(prefetch.handle)?;
-        }
-        Ok(())
-    })
+    handles::free::<AsyncPrefetch>(prefetch.handle, |_| ())
 }

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use rackline::{HoldReport, MatchedBlock};
 
-use super::arguments::{place, places, values};
+use super::arguments::{answer_at, places, values};
 use super::error::{Failure, RacklineError, code};
 use super::handles::{self, Opened};
 
@@ -78,12 +78,9 @@ pub unsafe extern "C" fn rackline_prefix_blocks(
     prefix: RacklinePrefix,
     blocks: *mut usize,
 ) -> RacklineError {
-    code(|| {
-        // SAFETY: by the caller's promise.
-        let blocks = unsafe { place(blocks, "the place for the number of blocks") }?;
-        blocks.write(handles::get::<Prefix>(prefix.handle)?.blocks.len());
-        Ok(())
-    })
+    let count = |prefix: &Prefix| Ok(prefix.blocks.len());
+    // SAFETY: by the caller's promise.
+    unsafe { answer_at(blocks, "the place for the number of blocks", prefix.handle, count) }
 }
 
 /// Handles of `count` blocks of a prefix, from number `first` on, by which any process of the rack
@@ -121,14 +118,10 @@ pub unsafe extern "C" fn rackline_prefix_held(
     prefix: RacklinePrefix,
     held: *mut bool,
 ) -> RacklineError {
-    code(|| {
-        // SAFETY: by the caller's promise.
-        let held = unsafe { place(held, "the place for the answer") }?;
-        let prefix = handles::get::<Prefix>(prefix.handle)?;
-        let is_held = prefix.held.lock().unwrap_or_else(PoisonError::into_inner).is_some();
-        held.write(is_held);
-        Ok(())
-    })
+    let is_held =
+        |prefix: &Prefix| Ok(prefix.held.lock().unwrap_or_else(PoisonError::into_inner).is_some());
+    // SAFETY: by the caller's promise.
+    unsafe { answer_at(held, "the place for the answer", prefix.handle, is_held) }
 }
 
 /// Releases the blocks of a prefix: the pool may evict them again. They can still be fetched as
@@ -148,10 +141,5 @@ pub extern "C" fn rackline_prefix_release(prefix: RacklinePrefix) -> RacklineErr
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub extern "C" fn rackline_prefix_free(prefix: RacklinePrefix) -> RacklineError {
-    code(|| {
-        if prefix.handle != 0 {
-            handles::close::<Prefix>(prefix.handle)?;
-        }
-        Ok(())
-    })
+    handles::free::<Prefix>(prefix.handle, |_| ())
 }

@@ -4,16 +4,15 @@
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 
-use rackline::memory::MemoryOf;
-use rackline::{AsyncSession, Layers, NewBlock, PublishOutcome, PublishReport, Published};
+use rackline::memory::{Access, LentSession};
+use rackline::{Layers, NewBlock, PublishOutcome, PublishReport, Published};
 
-use super::arguments::{place, places};
+use super::arguments::{answer_at, open_at, place, places};
 use super::error::{Failure, RacklineError, c_text, code, keep_message};
-use super::gpu::{GpuStream, RacklineGpu};
+use super::gpu::{At, RacklineGpu};
 use super::handles::{self, Opened};
 use super::hashes::{RacklineBlockHash, hashes_at};
-use super::layers::{Division, RacklineLayers};
-use super::lent::{LentSource, RacklineSource, sources_at};
+use super::lent::{Asked, LentSource, RacklineSource, Transfer};
 use super::opening::RacklineSession;
 use super::pending::Pending;
 use super::reason::RacklineOutcome;
@@ -46,80 +45,58 @@ impl Opened for Publish {
     const KIND: &'static str = "a publish";
 }
 
-/// The blocks of a publish, as C names them.
-pub(super) struct Blocks {
+/// Blocks of a prompt, as C names them.
+pub(super) struct Prompt {
     pub(super) hashes: *const RacklineBlockHash,
     pub(super) count: usize,
     pub(super) first_depth: u32,
-    pub(super) parts: *const RacklineSource,
-    pub(super) parts_a_block: usize,
-    /// None of whole blocks.
-    pub(super) layers: Option<*const RacklineLayers>,
 }
 
-impl Blocks {
-    /// They, with their memory, and how their bytes are divided into layers.
+/// The blocks of a publish with their memory, and how the bytes of a block are divided.
+pub(super) type Blocks = (LentSession, Vec<NewBlock<LentSource>>, Layers);
+
+impl Prompt {
+    /// The publish that is asked for, of these blocks.
     ///
     /// # Safety
-    /// As [`rackline_publish`], of memory that is `of` whom it is said to be. The layers are null,
-    /// or as [`Division::of`] wants them.
-    pub(super) unsafe fn lent(
-        self,
-        block_bytes: u64,
-        of: MemoryOf,
-    ) -> Result<(Vec<NewBlock<LentSource>>, Layers), Failure> {
-        let Self { hashes, count, first_depth, parts, parts_a_block, layers } = self;
+    /// As [`rackline_publish`] or [`rackline_publish_from_gpu`]. The layers are null, or as
+    /// [`Division::of`](super::layers::Division::of) wants them, and then a layer may be written until
+    /// it is ready.
+    pub(super) unsafe fn blocks(self, asked: Asked<RacklineSource>) -> Result<Blocks, Failure> {
+        let Self { hashes, count, first_depth } = self;
+        let named = || {
+            // SAFETY: by the caller's promise.
+            let hashes = unsafe { hashes_at(hashes, count) }?;
+            let last = u32::try_from(count).ok().and_then(|count| first_depth.checked_add(count));
+            let too_many = || Failure::bad_argument("a prompt of more than 4 billion blocks");
+            last.ok_or_else(too_many).map(|_| hashes)
+        };
         // SAFETY: by the caller's promise.
-        let hashes = unsafe { hashes_at(hashes, count) }?;
-        if u32::try_from(count).ok().and_then(|count| first_depth.checked_add(count)).is_none() {
-            return Err(Failure::bad_argument("a prompt of more than 4 billion blocks"));
-        }
-        // SAFETY: by the caller's promise.
-        let division = unsafe { Division::of(parts_a_block, layers) }?;
-        let lending = handles::lending()?;
-        // SAFETY: by the caller's promise. Until the publish is over: its completion comes after
-        // the blocks were used for the last time.
-        let (sources, layers) =
-            unsafe { sources_at(parts, count, &division, block_bytes, of, lending) }?;
-        Ok((NewBlock::chain(first_depth, hashes, sources), layers))
+        let Transfer { session, named, memory, layers } =
+            unsafe { asked.transfer(Access::Read, named) }?;
+        // SAFETY: by the caller's promise, until the publish is over: its completion comes after the
+        // blocks were used for the last time.
+        let memory = unsafe { memory.into_sources() };
+        Ok((session, NewBlock::chain(first_depth, named, memory), layers))
     }
 }
 
-/// Starts a publish on the session, whose handle it writes to `publish`; from the GPU of `stream`,
-/// if there is one.
+/// Starts a publish of the blocks, whose handle it writes to `publish`.
 ///
 /// # Safety
-/// As [`rackline_publish`], or [`rackline_publish_from_gpu`].
+/// As [`rackline_publish`] or [`rackline_publish_from_gpu`].
 unsafe fn start(
-    session: RacklineSession,
-    stream: Option<GpuStream>,
-    blocks: Blocks,
+    asked: Asked<RacklineSource>,
+    prompt: Prompt,
     publish: *mut RacklinePublish,
 ) -> RacklineError {
-    code(|| {
+    let open = || {
         // SAFETY: by the caller's promise.
-        let publish = unsafe { place(publish, "the place for the publish") }?;
-        publish.write(RacklinePublish { handle: 0 });
-        let session = handles::get::<AsyncSession>(session.handle)?;
-        let (count, block_bytes) = (blocks.count, session.options().block_bytes());
-        let submitted = match stream {
-            None => {
-                // SAFETY: by the caller's promise.
-                let (blocks, _) = unsafe { blocks.lent(block_bytes, MemoryOf::Process) }?;
-                session.publish(blocks)?
-            }
-            Some(stream) => {
-                // SAFETY: by the caller's promise.
-                let (gpu, stream) = unsafe { stream.found() }?;
-                // SAFETY: by the caller's promise.
-                let (blocks, _) = unsafe { blocks.lent(block_bytes, MemoryOf::Gpu) }?;
-                session.on_gpu(gpu, stream)?.publish(blocks)?
-            }
-        };
-        let opened = handles::open(Publish { blocks: count, pending: Pending::new(submitted) });
-        publish.write(RacklinePublish { handle: opened });
-        Ok(())
-    })
+        let (session, blocks, _) = unsafe { prompt.blocks(asked) }?;
+        Ok(Publish { blocks: blocks.len(), pending: session.publish(blocks)?.into() })
+    };
+    // SAFETY: by the caller's promise.
+    unsafe { open_at(publish.cast(), "the place for the publish", open) }
 }
 
 /// Publishes `count` blocks that follow one another in a prompt, the first of them behind
@@ -146,9 +123,9 @@ pub unsafe extern "C" fn rackline_publish(
     parts_a_block: usize,
     publish: *mut RacklinePublish,
 ) -> RacklineError {
-    let blocks = Blocks { hashes, count, first_depth, parts, parts_a_block, layers: None };
+    let asked = Asked { session, at: At::Process, parts, parts_a_block, layers: None };
     // SAFETY: by the caller's promise.
-    unsafe { start(session, None, blocks, publish) }
+    unsafe { start(asked, Prompt { hashes, count, first_depth }, publish) }
 }
 
 /// As `rackline_publish`, of blocks in the memory of `gpu`, whose copy engines copy them. The copy
@@ -172,9 +149,10 @@ pub unsafe extern "C" fn rackline_publish_from_gpu(
     parts_a_block: usize,
     publish: *mut RacklinePublish,
 ) -> RacklineError {
-    let blocks = Blocks { hashes, count, first_depth, parts, parts_a_block, layers: None };
+    let at = At::GpuBehind(gpu, stream);
+    let asked = Asked { session, at, parts, parts_a_block, layers: None };
     // SAFETY: by the caller's promise.
-    unsafe { start(session, Some(GpuStream { gpu, stream }), blocks, publish) }
+    unsafe { start(asked, Prompt { hashes, count, first_depth }, publish) }
 }
 
 /// The result of a publish, when it comes within `timeout_ms` milliseconds: 0 only looks, and
@@ -290,12 +268,9 @@ pub unsafe extern "C" fn rackline_publish_cancel(
     publish: RacklinePublish,
     cancelled: *mut bool,
 ) -> RacklineError {
-    code(|| {
-        // SAFETY: by the caller's promise.
-        let cancelled = unsafe { place(cancelled, "the place for the answer") }?;
-        cancelled.write(handles::get::<Publish>(publish.handle)?.pending.cancel());
-        Ok(())
-    })
+    let cancel = |publish: &Publish| Ok(publish.pending.cancel());
+    // SAFETY: by the caller's promise.
+    unsafe { answer_at(cancelled, "the place for the answer", publish.handle, cancel) }
 }
 
 /// Frees a publish. After return it is over: it was cancelled, or this call waited for it. A
@@ -303,10 +278,5 @@ pub unsafe extern "C" fn rackline_publish_cancel(
 // SAFETY: nothing else in a program has this name.
 #[unsafe(no_mangle)]
 pub extern "C" fn rackline_publish_free(publish: RacklinePublish) -> RacklineError {
-    code(|| {
-        if publish.handle != 0 {
-            handles::close::<Publish>(publish.handle)?.pending.finish();
-        }
-        Ok(())
-    })
+    handles::free(publish.handle, |publish: &Publish| publish.pending.finish())
 }
