@@ -29,18 +29,22 @@ pub(crate) struct Pending<T> {
     process: ProcessMark,
 }
 
-impl<T: Send> Pending<T> {
-    pub(crate) fn new(completion: Completion<T>) -> Self {
+impl<T> From<Completion<T>> for Pending<T> {
+    fn from(completion: Completion<T>) -> Self {
         let share = Some(completion.share());
         Self { share, ..Self::left_to_threads(completion) }
     }
+}
 
+impl<T> Pending<T> {
     /// One on which no thread works that waits for it.
     fn left_to_threads(completion: Completion<T>) -> Self {
         let completion = Mutex::new(completion);
         Self { completion, share: None, process: ProcessMark::of_this() }
     }
+}
 
+impl<T: Send> Pending<T> {
     fn cancel(&self, py: Python<'_>) -> PyResult<bool> {
         self.check_process()?;
         let cancel = || self.completion.lock().unwrap_or_else(PoisonError::into_inner).cancel();
@@ -107,7 +111,7 @@ enum LookupKind {
 
 impl Lookup {
     pub(crate) fn plain(completion: Completion<Result<PrefixMatch, SessionError>>) -> Self {
-        Self(LookupKind::Plain(Pending::new(completion)))
+        Self(LookupKind::Plain(completion.into()))
     }
 
     /// One whose blocks are released by `releaser`.
@@ -115,7 +119,7 @@ impl Lookup {
         completion: Completion<Result<HoldReport, SessionError>>,
         releaser: Releaser,
     ) -> Self {
-        Self(LookupKind::Held(Pending::new(completion), releaser))
+        Self(LookupKind::Held(completion.into(), releaser))
     }
 
     /// One that waits for drives, whose blocks are released by `releaser`.
@@ -123,7 +127,7 @@ impl Lookup {
         completion: Completion<Result<RestoreReport, SessionError>>,
         releaser: Releaser,
     ) -> Self {
-        Self(LookupKind::Restored(Pending::new(completion), releaser))
+        Self(LookupKind::Restored(completion.into(), releaser))
     }
 }
 
@@ -158,7 +162,7 @@ pub(crate) struct Presence(Pending<Result<Vec<bool>, SessionError>>);
 
 impl Presence {
     pub(crate) fn new(completion: Completion<Result<Vec<bool>, SessionError>>) -> Self {
-        Self(Pending::new(completion))
+        Self(completion.into())
     }
 }
 
@@ -229,7 +233,7 @@ impl Publish {
     ) -> Self {
         Self(match chunk_timeout > WORKS_WITHIN {
             true => Pending::left_to_threads(completion),
-            false => Pending::new(completion),
+            false => completion.into(),
         })
     }
 }
@@ -289,7 +293,7 @@ pub(crate) struct Fetch {
 
 impl Fetch {
     pub(crate) fn new(completion: Completion<Fetched<WriteBlock>>, shares: usize) -> Self {
-        Self { fetched: Pending::new(completion), shares }
+        Self { fetched: completion.into(), shares }
     }
 }
 

@@ -86,19 +86,13 @@ pub(crate) fn refused_because(kind: SubmitErrorKind) -> PyErr {
             "the pool was attached without publishes_by_layers: attach it with \
              publishes_by_layers=True",
         ),
+        SubmitErrorKind::Gpu(failure) => match *failure {
+            GpuError::NotOpen { gpu } => error(format!(
+                "GPU {gpu} is not open in this pool: call Pool.gpu({gpu}) once, before the first \
+                 transfer of its memory"
+            )),
+            _ => error(message),
+        },
         _ => error(message),
-    }
-}
-
-/// The exception for a GPU that was not opened, or whose memory cannot be transferred.
-pub(crate) fn refused_by_gpu(failure: GpuError) -> PyErr {
-    match failure {
-        GpuError::Forked => refused_because(SubmitErrorKind::Forked),
-        GpuError::Closed => refused_because(SubmitErrorKind::Closed),
-        GpuError::NotOpen { gpu } => error(format!(
-            "GPU {gpu} is not open in this pool: call Pool.gpu({gpu}) once, before the first \
-             transfer of its memory"
-        )),
-        _ => error(failure),
     }
 }

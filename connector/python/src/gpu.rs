@@ -4,6 +4,7 @@
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rackline::cuda::EngineStream;
+use rackline::memory::{LayerError, Place};
 
 use crate::error::error;
 
@@ -70,23 +71,27 @@ impl Gpu {
     }
 }
 
-/// The GPU whose memory is transferred, and the stream that the copy comes after; `None` when the
-/// processor copies.
-pub(crate) fn gpu_and_stream(
-    gpu: Option<usize>,
-    stream: Option<u64>,
-) -> PyResult<Option<(usize, EngineStream<'static>)>> {
+/// Where the blocks of a transfer are, and the stream that its copies come after.
+pub(crate) fn place(gpu: Option<usize>, stream: Option<u64>) -> PyResult<Place> {
     match (gpu, stream) {
-        (None, None) => Ok(None),
-        (None, Some(_)) => Err(error("a stream is for memory of a GPU, and this is not")),
-        (Some(gpu), None) => Err(error(format!(
-            "memory of GPU {gpu} is used by a stream: give its handle, \
-             stream=torch.cuda.current_stream({gpu}).cuda_stream"
-        ))),
-        (Some(gpu), Some(handle)) => {
-            // SAFETY: who calls vouches that this is a stream of that GPU, and it is used during
-            // the call only.
-            Ok(Some((gpu, unsafe { EngineStream::new(handle) })))
-        }
+        (None, None) => Ok(Place::Process),
+        (None, Some(_)) => Err(error(LayerError::OfProcess)),
+        (Some(gpu), None) => Err(needs_stream(gpu)),
+        (Some(gpu), Some(stream)) => Ok(Place::Gpu { gpu, stream: Some(stream_at(stream)) }),
     }
+}
+
+/// The exception for memory of a GPU without a stream.
+pub(crate) fn needs_stream(gpu: usize) -> PyErr {
+    error(format!(
+        "memory of GPU {gpu} is used by a stream: give its handle, \
+         stream=torch.cuda.current_stream({gpu}).cuda_stream"
+    ))
+}
+
+/// The stream with this handle.
+pub(crate) fn stream_at(handle: u64) -> EngineStream<'static> {
+    // SAFETY: who calls vouches that this is a stream of the GPU of the memory, and it is used during
+    // the call only.
+    unsafe { EngineStream::new(handle) }
 }

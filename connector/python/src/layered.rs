@@ -1,14 +1,12 @@
 //! Transfers by layers under way.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
 use pyo3::prelude::*;
-use rackline::cuda::CudaDma;
-use rackline::{Arrivals, Completion, Fetched, LayeredPublished, ProcessMark, SubmitErrorKind};
+use rackline::memory::{LayerError, LentPublish};
+use rackline::{Arrivals, Fetched, LayeredPublished};
 
 use crate::completion::{FetchResult, Pending, PublishResult, wait_in_pieces};
-use crate::error::{error, not_done, refused_because};
-use crate::gpu::gpu_and_stream;
+use crate::error::{error, not_done};
+use crate::gpu::{needs_stream, stream_at};
 use crate::memory::{ReadBlock, WriteBlock};
 
 /// A fetch by layers under way.
@@ -22,7 +20,7 @@ pub(crate) struct LayeredFetch {
 
 impl LayeredFetch {
     pub(crate) fn new(fetch: rackline::LayeredFetch<WriteBlock>, shares: usize) -> Self {
-        Self { arrivals: fetch.arrivals, whole: Pending::new(fetch.completion), shares }
+        Self { arrivals: fetch.arrivals, whole: fetch.completion.into(), shares }
     }
 }
 
@@ -49,90 +47,26 @@ impl LayeredFetch {
     }
 }
 
+/// One of lent memory.
+pub(crate) type Publish = LentPublish<Pending<LayeredPublished<ReadBlock>>>;
+
 /// A publish by layers under way.
 #[pyclass(frozen, module = "rackline")]
 pub(crate) struct LayeredPublish {
-    stage: Mutex<Stage>,
-    layers: usize,
-    process: ProcessMark,
-}
-
-enum Stage {
-    Open(Open),
-    Ended(Arc<Pending<LayeredPublished<ReadBlock>>>),
-    /// While one becomes the other.
-    Between,
-}
-
-/// One that was not ended, of memory of this process or of the GPU with that number.
-pub(crate) enum Open {
-    Processor(rackline::LayeredPublish<ReadBlock>),
-    Gpu(usize, rackline::LayeredPublish<ReadBlock, CudaDma>),
-}
-
-impl Open {
-    /// Says that a layer is ready, with the stream that computes it where that is a GPU's.
-    fn layer_ready(&self, layer: usize, stream: Option<u64>) -> PyResult<()> {
-        match self {
-            Self::Processor(publish) => {
-                gpu_and_stream(None, stream)?;
-                publish.layer_ready(layer);
-            }
-            Self::Gpu(gpu, publish) => {
-                if let Some((_, stream)) = gpu_and_stream(Some(*gpu), stream)? {
-                    publish.layer_ready(layer, stream).map_err(error)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn finish(self) -> Completion<LayeredPublished<ReadBlock>> {
-        match self {
-            Self::Processor(publish) => publish.finish(),
-            Self::Gpu(_, publish) => publish.finish(),
-        }
-    }
-
-    fn abort(self) -> Completion<LayeredPublished<ReadBlock>> {
-        match self {
-            Self::Processor(publish) => publish.abort(),
-            Self::Gpu(_, publish) => publish.abort(),
-        }
-    }
-
-    fn is_aborted(&self) -> bool {
-        match self {
-            Self::Processor(publish) => publish.is_aborted(),
-            Self::Gpu(_, publish) => publish.is_aborted(),
-        }
-    }
+    publish: Publish,
+    /// The GPU whose memory it is; none for memory of this process.
+    gpu: Option<usize>,
 }
 
 impl LayeredPublish {
-    pub(crate) fn new(publish: Open, layers: usize) -> Self {
-        Self { stage: Mutex::new(Stage::Open(publish)), layers, process: ProcessMark::of_this() }
+    pub(crate) fn new(publish: Publish, gpu: Option<usize>) -> Self {
+        Self { publish, gpu }
     }
 
-    /// The stage: held for a moment only.
-    fn stage(&self) -> PyResult<MutexGuard<'_, Stage>> {
-        if !self.process.is_of_this() {
-            return Err(refused_because(SubmitErrorKind::Forked));
-        }
-        Ok(self.stage.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Ends it, if it was not ended before.
-    fn end(
-        &self,
-        how: impl FnOnce(Open) -> Completion<LayeredPublished<ReadBlock>>,
-    ) -> PyResult<()> {
-        let mut stage = self.stage()?;
-        *stage = match std::mem::replace(&mut *stage, Stage::Between) {
-            Stage::Open(publish) => Stage::Ended(Arc::new(Pending::new(how(publish)))),
-            ended => ended,
-        };
-        Ok(())
+    /// The publish, in the process that began it.
+    fn publish(&self) -> PyResult<&Publish> {
+        self.publish.pending().check_process()?;
+        Ok(&self.publish)
     }
 }
 
@@ -140,36 +74,32 @@ impl LayeredPublish {
 impl LayeredPublish {
     #[pyo3(signature = (layer, *, stream = None))]
     fn layer_ready(&self, py: Python<'_>, layer: usize, stream: Option<u64>) -> PyResult<()> {
-        if layer >= self.layers {
-            return Err(error(format!("there is no layer {layer}: a block has {}", self.layers)));
-        }
-        py.detach(|| match &*self.stage()? {
-            Stage::Open(publish) => publish.layer_ready(layer, stream),
-            Stage::Ended(_) | Stage::Between => Ok(()),
+        let publish = self.publish()?;
+        let ready = py.detach(|| publish.layer_ready(layer, stream.map(stream_at)));
+        ready.map_err(|refused| match (refused, self.gpu) {
+            (LayerError::NoStream, Some(gpu)) => needs_stream(gpu),
+            (refused, _) => error(refused),
         })
     }
 
     fn finish(&self) -> PyResult<()> {
-        self.end(Open::finish)
+        self.publish()?.finish();
+        Ok(())
     }
 
     fn abort(&self) -> PyResult<()> {
-        self.end(Open::abort)
+        self.publish()?.abort();
+        Ok(())
     }
 
     #[pyo3(signature = (timeout_ms = None))]
     fn wait(&self, py: Python<'_>, timeout_ms: Option<u64>) -> PyResult<Option<PublishResult>> {
-        if matches!(&*self.stage()?, Stage::Open(publish) if publish.is_aborted()) {
-            // By closing the pool, or because the copy of a layer cannot come after its stream.
-            self.abort()?;
-        }
-        let stage = self.stage()?;
-        let Stage::Ended(pending) = &*stage else {
+        let publish = self.publish()?;
+        if !publish.is_ended() {
             return Err(error("the publish was not ended: call finish() or abort() first"));
-        };
-        let pending = Arc::clone(pending);
-        drop(stage);
-        let Some(LayeredPublished { report, blocks }) = pending.wait(py, timeout_ms)? else {
+        }
+        let ended = publish.pending().wait(py, timeout_ms)?;
+        let Some(LayeredPublished { report, blocks }) = ended else {
             return Ok(None);
         };
         let result = match report.map_err(not_done)? {

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use rackline::{AsyncPool, Namespace, SessionOptions, identity_options};
 
-use crate::error::{error, not_open, number, refused_by_gpu};
+use crate::error::{error, not_open, number, refused_because};
 use crate::gpu::Gpu;
 use crate::listed::Listed;
 use crate::model::Model;
@@ -88,7 +88,7 @@ impl Pool {
     /// Opens a GPU, or finds it open.
     fn gpu(&self, py: Python<'_>, number: usize) -> PyResult<Gpu> {
         let opened = py.detach(|| self.pool.gpu(number));
-        opened.map(Gpu::new).map_err(refused_by_gpu)
+        opened.map(Gpu::new).map_err(|failure| refused_because(failure.into()))
     }
 
     /// The node that this process belongs to.
