@@ -6,7 +6,8 @@ use super::{Running, SubmitErrorKind};
 use crate::dma::{DmaEngine, HostDma};
 
 /// A [`DmaEngine`] that an [`AsyncSession`](super::AsyncSession) may have copy: [`HostDma`], and
-/// with the feature `cuda` `CudaDma`. No other crate implements it.
+/// with the feature `cuda` `CudaDma`. No other crate implements it. What another device has to provide:
+/// the module `dma::cuda`.
 pub trait AsyncEngine: DmaEngine + Copies {}
 
 /// How an engine is found for a call, and what its copies come after.

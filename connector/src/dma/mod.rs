@@ -6,7 +6,8 @@
 //! drops this host's cached lines before it reads the first byte.
 //!
 //! Each engine takes parts in the memory it can reach: slices of this process ([`HostDma`]), or,
-//! with the feature `cuda`, memory of a GPU (`CudaDma`).
+//! with the feature `cuda`, memory of a GPU (`CudaDma`). What another kind of device has to provide is
+//! in the documentation of the module `cuda`.
 //!
 //! Both go by layers, too, for engines that compute one layer while the next is copied: a load says
 //! when a layer of all its payloads is there ([`DmaEngine::load_by_layers`]), a store takes each as

@@ -39,10 +39,38 @@
 //! Where that is refused, payload goes through a pinned buffer and is copied once more by the
 //! processor; [`CudaDma::figures`] tells how many bytes did.
 //!
-//! Another kind of device is a folder beside this one that implements [`DmaEngine`](crate::dma::DmaEngine):
-//! copies to and from registered memory of this process, in the order of the engine's streams; events
-//! that a thread can sleep for; a way to learn that nothing is under way any more; and, for CUDA-V1, a
-//! kernel that computes CRC-32C.
+//! # Another kind of device
+//!
+//! ROCm or XPU would be a folder beside this one, and a few places that name it. Sessions, queues,
+//! pieces, layers, and the calls for C and Python are generic over the engine already: a publish or a
+//! fetch, whole or by layers, is written once for every kind of memory.
+//!
+//! What its driver has to offer:
+//!
+//! - copies between its memory and the mapping of the pool, registered with the driver, or a pinned
+//!   buffer where that is refused;
+//! - an event that is recorded on an engine's stream without waiting, and that a stream of copies waits
+//!   for on the device;
+//! - an event that a thread can sleep for;
+//! - a way to learn that nothing is under way any more. Where it fails, the block stays reserved
+//!   (CUDA-E2);
+//! - a kernel that computes CRC-32C of its memory. Without one CUDA-V2 holds: the processor computes
+//!   checksums, and fewer errors are noticed.
+//!
+//! What the folder and its neighbours have to provide:
+//!
+//! | what | where | for this device |
+//! |---|---|---|
+//! | [`DmaEngine`](crate::dma::DmaEngine), with types for parts in its memory; it writes back and refreshes host lines (MEM-M9) and says with `is_of_gpu` that its blocks are counted apart | `dma/` | [`CudaDma`], [`DeviceSource`], [`DeviceDestination`] |
+//! | a way to open the device for sessions that wait | `pool.rs` | `Pool::cuda`, `Pool::cuda_session` |
+//! | `Copies` and [`AsyncEngine`](crate::AsyncEngine): what copies come after, told without waiting, and the engine of a call | `asynchronous/` | `asynchronous/gpu.rs` |
+//! | the engines of a process: opened once, ended when the pool is closed, left alone by a child of `fork` | `asynchronous/` | `Gpus` in `asynchronous/gpu.rs` |
+//! | `layer_ready` of a publish by layers, with the stream of the layer | `asynchronous/` | `asynchronous/gpu.rs` |
+//! | its errors in [`SubmitErrorKind`](crate::SubmitErrorKind) | `asynchronous/submit.rs` | [`GpuError`](crate::cuda::GpuError) |
+//! | `LentEngine`: a part at an address, for C and Python | `memory/lent.rs` | `impl LentEngine for CudaDma` |
+//! | a kind of `MemoryOf`, `Place` and `LentSession` | `memory/` | the variants `Gpu` |
+//! | calls that open it, and that name its streams | `connector/capi`, `connector/python` | `session/gpu.rs`, `gpu.rs` |
+//! | a stand-in for its driver, and a check on a real device | `connector/gpu-check` | `tests/fake_cuda.c` |
 
 mod bounce;
 mod copies;
