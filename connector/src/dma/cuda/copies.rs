@@ -4,13 +4,14 @@
 use cudarc::driver::{CudaStream, DriverError, sys};
 
 use super::driver;
+use super::engine::Direction;
 
 /// One run of bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Copy {
-    pub(super) to: u64,
-    pub(super) from: u64,
-    pub(super) bytes: usize,
+#[derive(Clone, Copy, Debug)]
+struct Copy {
+    to: u64,
+    from: u64,
+    bytes: usize,
 }
 
 /// Copies of a call of the driver at most. Calls with tens of thousands were seen to hang, or to end the
@@ -22,9 +23,28 @@ const BATCH_MAX: usize = 1024;
 pub(super) struct Copies(Vec<Copy>);
 
 impl Copies {
-    pub(super) fn add(&mut self, copy: Copy) {
-        if copy.bytes > 0 {
-            self.0.push(copy);
+    /// Those between a buffer and these parts in order (address and length).
+    pub(super) fn with_buffer(
+        direction: Direction,
+        mut buffer: u64,
+        parts: impl Iterator<Item = (u64, usize)>,
+    ) -> Self {
+        let mut copies = Self::default();
+        for (device, bytes) in parts {
+            copies.add(direction, buffer, device, bytes);
+            buffer += bytes as u64;
+        }
+        copies
+    }
+
+    /// Adds one between memory of this process and the GPU.
+    pub(super) fn add(&mut self, direction: Direction, host: u64, device: u64, bytes: usize) {
+        let (to, from) = match direction {
+            Direction::Store => (host, device),
+            Direction::Load => (device, host),
+        };
+        if bytes > 0 {
+            self.0.push(Copy { to, from, bytes });
         }
     }
 

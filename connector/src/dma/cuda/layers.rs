@@ -8,7 +8,7 @@ use cudarc::driver::{CudaEvent, DriverError};
 use cxl_shm::fabric::Fabric;
 use cxl_shm::units::Extent;
 
-use super::copies::{Copies, Copy};
+use super::copies::Copies;
 use super::engine::{CudaDma, Direction, Way, length};
 use super::lanes::Lane;
 use super::memory::{DeviceDestination, DeviceSource};
@@ -128,7 +128,8 @@ impl CudaDma {
                     // lines in this host's caches: they are new then.
                     self.inner.host.read(lines, checksum, |_| ());
                 }
-                self.inner.add_up(&mut copies, lines, parts_of(job, lines), pool);
+                let parts = parts_of(job, lines);
+                self.inner.add(Direction::Load, &mut copies, lines, parts, pool);
                 tell_done(&mut under_way, reporter);
             }
             let handed_over = match &summing {
@@ -199,12 +200,8 @@ impl CudaDma {
             now.copy_from_slice(bytes);
             rest = later;
         });
-        let mut copies = Copies::default();
-        let mut from = buffer.address()?;
-        for (to, bytes) in parts_of(job, lines) {
-            copies.add(Copy { to, from, bytes });
-            from += bytes as u64;
-        }
+        let parts = parts_of(job, lines);
+        let copies = Copies::with_buffer(Direction::Load, buffer.address()?, parts);
         self.copied(stream, &copies)?;
         // SAFETY: nobody else touches the destinations before the layer is said to have arrived.
         unsafe { self.add_now(sums.as_mut(), parts_of(job, lines), checksum) }.map(drop)
@@ -296,7 +293,8 @@ impl CudaDma {
         let mut copies = Copies::default();
         for (storing, parts) in storing.iter().zip(parts) {
             let Ok((payload, _)) = storing else { continue };
-            self.inner.add_down(&mut copies, layers.of(*payload, layer), named(parts), pool);
+            let payload = layers.of(*payload, layer);
+            self.inner.add(Direction::Store, &mut copies, payload, named(parts), pool);
         }
         let total = storing.iter().flatten().map(|_| layers.layer_bytes(layer)).sum();
         let mut pieces = Pieces::of_about(total);
@@ -350,12 +348,8 @@ impl CudaDma {
         let wanted = || storing.iter().zip(parts).filter(|(storing, _)| storing.is_ok());
         let total = wanted().map(|(_, parts)| bytes_of(parts)).sum();
         let mut buffer = bounce.take(total)?;
-        let mut copies = Copies::default();
-        let mut to = buffer.address()?;
-        for (from, bytes) in wanted().flat_map(|(_, parts)| named(parts)) {
-            copies.add(Copy { to, from, bytes });
-            to += bytes as u64;
-        }
+        let all = wanted().flat_map(|(_, parts)| named(parts));
+        let copies = Copies::with_buffer(Direction::Store, buffer.address()?, all);
         self.copied(stream, &copies)?;
         for (storing, parts) in storing.iter_mut().zip(parts) {
             let Ok((_, checksum)) = storing else { continue };

@@ -4,45 +4,21 @@
 use cudarc::driver::sys;
 use cxl_shm::units::Extent;
 
-use super::copies::{Copies, Copy};
-use super::engine::Inner;
+use super::copies::Copies;
+use super::engine::{Direction, Inner};
 use super::registration::Pins;
 
 impl Inner {
-    /// Adds the copies to `to`, in the pool, from these parts in order (address and length).
-    pub(super) fn add_down(
+    /// Adds the copies between `payload`, in the pool, and these parts in order (address and length):
+    /// one for each run of bytes that lies in one part and in one piece of the pool. Parts that
+    /// lie side by side are one.
+    pub(super) fn add(
         &self,
+        direction: Direction,
         copies: &mut Copies,
-        to: Extent,
-        parts: impl Iterator<Item = (u64, usize)>,
-        pins: &Pins,
-    ) {
-        self.runs(to, parts, pins, |pool, device, bytes| {
-            copies.add(Copy { to: pool, from: device, bytes });
-        });
-    }
-
-    /// Adds the copies from `from`, in the pool, to these parts in order (address and length).
-    pub(super) fn add_up(
-        &self,
-        copies: &mut Copies,
-        from: Extent,
-        parts: impl Iterator<Item = (u64, usize)>,
-        pins: &Pins,
-    ) {
-        self.runs(from, parts, pins, |pool, device, bytes| {
-            copies.add(Copy { to: device, from: pool, bytes });
-        });
-    }
-
-    /// Each run of bytes that lies in one part and in one piece of the pool: its address in
-    /// the mapping, on the GPU, and its length. Parts that lie side by side are one.
-    fn runs(
-        &self,
         payload: Extent,
         parts: impl Iterator<Item = (u64, usize)>,
         pins: &Pins,
-        mut each: impl FnMut(u64, u64, usize),
     ) {
         let mapping = self.host.fabric().mapping();
         let start = mapping.address(payload).expect("the job was checked to lie in the mapping");
@@ -50,7 +26,7 @@ impl Inner {
         let mut offset = payload.offset();
         for (mut device, bytes) in merged(parts, end_of_allocation) {
             for (at, bytes) in pins.runs(offset, bytes) {
-                each(start + (at - payload.offset()), device, bytes);
+                copies.add(direction, start + (at - payload.offset()), device, bytes);
                 device += bytes as u64;
             }
             offset += bytes as u64;

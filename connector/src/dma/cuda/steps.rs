@@ -59,14 +59,7 @@ impl Inner {
                     let pieces = steps.pieces.add(parts.iter().copied());
                     of_job.end = pieces.end;
                     let step = steps.open(number, pieces.start);
-                    match direction {
-                        Direction::Store => {
-                            self.add_down(&mut step.copies, lines, parts.into_iter(), pool);
-                        }
-                        Direction::Load => {
-                            self.add_up(&mut step.copies, lines, parts.into_iter(), pool);
-                        }
-                    }
+                    self.add(direction, &mut step.copies, lines, parts.into_iter(), pool);
                     step.lines.push(lines);
                     step.jobs.end = number + 1;
                     step.pieces.end = pieces.end;

@@ -7,7 +7,7 @@ use cudarc::driver::{CudaEvent, CudaStream, DriverError};
 use cxl_shm::fabric::Fabric;
 use cxl_shm::units::Extent;
 
-use super::copies::{Copies, Copy};
+use super::copies::Copies;
 use super::engine::{CudaDma, Direction, Way, length};
 use super::lanes::Lane;
 use super::memory::{DeviceDestination, DeviceSource};
@@ -94,7 +94,7 @@ impl CudaDma {
     ) -> Vec<Result<Checksum, DmaError>> {
         let Lane { copies: stream, sums, .. } = lane;
         if self.inner.kernel.is_none() {
-            return self.store_summed_by_cpu(stream, jobs, pool);
+            return self.summed_by_cpu(Direction::Store, stream, jobs, pool);
         }
         let Steps { all: steps, pieces, of_jobs } =
             self.inner.steps(Direction::Store, each_job(&jobs), pool);
@@ -135,7 +135,7 @@ impl CudaDma {
     ) -> Vec<Result<Checksum, DmaError>> {
         let Lane { copies: stream, sums, .. } = lane;
         if self.inner.kernel.is_none() {
-            return self.load_summed_by_cpu(stream, jobs, pool);
+            return self.summed_by_cpu(Direction::Load, stream, jobs, pool);
         }
         let Steps { all: steps, pieces, of_jobs } =
             self.inner.steps(Direction::Load, each_job(&jobs), pool);
@@ -185,52 +185,32 @@ impl CudaDma {
         each.map(one).collect()
     }
 
-    fn store_summed_by_cpu(
+    fn summed_by_cpu(
         &self,
+        direction: Direction,
         stream: &CudaStream,
         jobs: Vec<Checked>,
         pool: &Pins,
     ) -> Vec<Result<Checksum, DmaError>> {
+        let checksum = |payload| self.inner.host.checksum(payload);
         let submit = |job: Checked| {
             let (payload, parts) = job?;
+            // MEM-M9: the refresh for the checksum comes before the copy of a load, which may find the
+            // lines in this host's caches: they are new then.
+            let loaded = matches!(direction, Direction::Load).then(|| checksum(payload));
             let mut copies = Copies::default();
-            self.inner.add_down(&mut copies, payload, parts.into_iter(), pool);
+            self.inner.add(direction, &mut copies, payload, parts.into_iter(), pool);
             let done = self.hand_over_with_event(stream, &copies);
-            Ok((payload, done.map_err(|error| self.failed(payload, error))?))
+            Ok((payload, loaded, done.map_err(|error| self.failed(payload, error))?))
         };
         // All are under way before the first is waited for.
         let submitted: Vec<Result<_, DmaError>> = jobs.into_iter().map(submit).collect();
         let arrived = submitted.into_iter().map(|submitted| {
-            let (payload, done): (_, CudaEvent) = submitted?;
+            let (payload, loaded, done): (_, _, CudaEvent) = submitted?;
             wait_for_event(&done).map_err(|error| self.failed(payload, error))?;
-            // The refresh of each line flushes what the copy may have left in this host's caches, and
-            // reading it then tells that it has arrived (MEM-M2).
-            Ok(self.inner.host.checksum(payload))
-        });
-        arrived.collect()
-    }
-
-    fn load_summed_by_cpu(
-        &self,
-        stream: &CudaStream,
-        jobs: Vec<Checked>,
-        pool: &Pins,
-    ) -> Vec<Result<Checksum, DmaError>> {
-        let submit = |job: Checked| {
-            let (payload, parts) = job?;
-            // MEM-M9: the refresh for the checksum comes before the copy, which may find the lines in
-            // this host's caches: they are new then.
-            let checksum = self.inner.host.checksum(payload);
-            let mut copies = Copies::default();
-            self.inner.add_up(&mut copies, payload, parts.into_iter(), pool);
-            let done = self.hand_over_with_event(stream, &copies);
-            Ok((payload, checksum, done.map_err(|error| self.failed(payload, error))?))
-        };
-        let submitted: Vec<Result<_, DmaError>> = jobs.into_iter().map(submit).collect();
-        let arrived = submitted.into_iter().map(|submitted| {
-            let (payload, checksum, done): (_, _, CudaEvent) = submitted?;
-            wait_for_event(&done).map_err(|error| self.failed(payload, error))?;
-            Ok(checksum)
+            // Of a store the refresh of each line flushes what the copy may have left in this host's
+            // caches, and reading it then tells that it has arrived (MEM-M2).
+            Ok(loaded.unwrap_or_else(|| checksum(payload)))
         });
         arrived.collect()
     }
@@ -264,12 +244,8 @@ impl CudaDma {
         let failed = |error| self.failed(*payload, error);
         let Lane { copies: stream, sums, bounce } = lane;
         let mut buffer = bounce.take(length(*payload)).map_err(failed)?;
-        let mut copies = Copies::default();
-        let mut to = buffer.address().map_err(failed)?;
-        for (from, bytes) in parts {
-            copies.add(Copy { to, from: *from, bytes: *bytes });
-            to += *bytes as u64;
-        }
+        let address = buffer.address().map_err(failed)?;
+        let copies = Copies::with_buffer(Direction::Store, address, parts.iter().copied());
         self.copied(stream, &copies).map_err(failed)?;
         let mut sum = RunningChecksum::new();
         // SAFETY: nobody writes the sources during the call.
@@ -291,12 +267,8 @@ impl CudaDma {
         let into = vec![buffer.bytes().map_err(failed)?];
         let mut job = [LoadJob { payload: *payload, parts: into }];
         let loaded = self.inner.host.load(&mut job).remove(0)?;
-        let mut copies = Copies::default();
-        let mut from = buffer.address().map_err(failed)?;
-        for (to, bytes) in parts {
-            copies.add(Copy { to: *to, from, bytes: *bytes });
-            from += *bytes as u64;
-        }
+        let address = buffer.address().map_err(failed)?;
+        let copies = Copies::with_buffer(Direction::Load, address, parts.iter().copied());
         self.copied(stream, &copies).map_err(failed)?;
         let mut sum = RunningChecksum::new();
         // SAFETY: nobody else touches the destinations during the call.
