@@ -76,7 +76,7 @@ impl Run<'_> {
         let rack = &self.settings.rack;
         self.deaths.dead_node = Some(node);
         let (prefill, decode) = (rack.prefill_of(node), rack.decode_of(node));
-        // Only who publishes can make room among blocks of the pool.
+        // Only a node that publishes makes room among blocks of the pool.
         let heir = (node + 1) % rack.prefill_nodes();
         self.drives.node_died(node);
         self.kept.node_died(node, heir, &self.held.concat());
