@@ -134,7 +134,7 @@ fn pieces_come_and_go_within_the_limit_of_the_process() {
     assert!(output.status.success(), "{report}");
     assert_eq!(report["registered_bytes"], 64 << 20, "of one piece");
     let count = |name: &str| report[name].as_u64().unwrap();
-    assert!(count("unregistrations") > 10 && count("bounced_bytes") == 0, "{report}");
+    assert!(count("unregistrations") > 0 && count("bounced_bytes") == 0, "{report}");
     assert_eq!(count("registrations"), count("unregistrations") + 1);
     assert!(count("registrations_over_limit") > 0, "{report}");
     let told = String::from_utf8_lossy(&output.stderr);
