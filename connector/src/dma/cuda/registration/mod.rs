@@ -38,6 +38,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::sync::{Arc, Condvar, Mutex, Once, PoisonError};
 
@@ -147,8 +148,16 @@ impl<R: Registrar> Registrations<R> {
         let mut wanted: Vec<u64> = extents.flat_map(|extent| self.pieces.under(extent)).collect();
         wanted.sort_unstable();
         wanted.dedup();
-        let mut pins = Pins::none(self, wanted.len());
+        let mut pins = Pins::none(self);
         let mut table = lock(&self.table);
+        // First, so that none of them is unregistered for the others.
+        wanted.retain(|piece| {
+            let is_pinned = table.pin_registered(*piece);
+            if is_pinned {
+                pins.add(*piece);
+            }
+            !is_pinned
+        });
         for piece in wanted {
             loop {
                 match table.pin(piece) {
@@ -224,7 +233,7 @@ impl<R: Registrar> Registrations<R> {
     }
 
     /// Takes back pins, and unregisters what is above the limit.
-    fn unpin(&self, pieces: &[u64]) {
+    fn unpin(&self, pieces: &BTreeSet<u64>) {
         let mut excess = {
             let mut table = lock(&self.table);
             pieces.iter().for_each(|piece| table.unpin(*piece));

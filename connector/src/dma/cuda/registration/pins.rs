@@ -1,5 +1,6 @@
 //! What a call has registered for as long as it copies.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::mapped::MappedPool;
@@ -10,18 +11,17 @@ use super::{Registrar, Registrations};
 #[derive(Debug)]
 pub(in crate::dma::cuda) struct Pins<R: Registrar = MappedPool> {
     of: Arc<Registrations<R>>,
-    /// In ascending order.
-    pieces: Vec<u64>,
+    pieces: BTreeSet<u64>,
 }
 
 impl<R: Registrar> Pins<R> {
-    pub(super) fn none(of: &Arc<Registrations<R>>, room: usize) -> Self {
-        Self { of: Arc::clone(of), pieces: Vec::with_capacity(room) }
+    pub(super) fn none(of: &Arc<Registrations<R>>) -> Self {
+        Self { of: Arc::clone(of), pieces: BTreeSet::new() }
     }
 
     /// Has a pin that was given to the caller.
     pub(super) fn add(&mut self, piece: u64) {
-        self.pieces.push(piece);
+        self.pieces.insert(piece);
     }
 
     /// The runs of `bytes` bytes from `offset` on that lie in one piece each: offset and length. The
@@ -37,7 +37,7 @@ impl<R: Registrar> Pins<R> {
     ) -> impl Iterator<Item = (u64, usize)> {
         self.of.pieces.runs(offset, bytes).inspect(move |(offset, _)| {
             let piece = self.of.pieces.at(*offset);
-            assert!(self.pieces.binary_search(&piece).is_ok(), "piece {piece} is not pinned");
+            assert!(self.pieces.contains(&piece), "piece {piece} is not pinned");
         })
     }
 }

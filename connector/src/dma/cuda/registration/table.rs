@@ -91,18 +91,23 @@ impl Table {
         }
     }
 
+    /// Pins a piece that is registered. Whether it is.
+    pub(super) fn pin_registered(&mut self, piece: u64) -> bool {
+        let Some(Piece::Registered(registered)) = self.known.get_mut(&piece) else { return false };
+        registered.pins += 1;
+        if let Some(since) = registered.idle_since.take() {
+            self.idle.remove(&since);
+        }
+        true
+    }
+
     /// Pins a piece, or says what has to be done first.
     pub(super) fn pin(&mut self, piece: u64) -> Wish {
-        match self.known.get_mut(&piece) {
-            Some(Piece::Changing) => return Wish::Changing,
-            Some(Piece::Registered(registered)) => {
-                registered.pins += 1;
-                if let Some(since) = registered.idle_since.take() {
-                    self.idle.remove(&since);
-                }
-                return Wish::Pinned;
-            }
-            None => {}
+        if self.pin_registered(piece) {
+            return Wish::Pinned;
+        }
+        if self.known.contains_key(&piece) {
+            return Wish::Changing;
         }
         if let Some(refusal) = self.refused.get_mut(&piece).filter(|refusal| refusal.skips > 0) {
             refusal.skips -= 1;

@@ -175,6 +175,16 @@ fn a_call_above_the_limit_gets_all_it_needs_and_is_counted() {
 }
 
 #[test]
+fn no_piece_goes_for_others_that_the_same_call_needs() {
+    let (driver, pool) = pool(4, 2);
+    for pieces in [&[1][..], &[2], &[0, 1]] {
+        copy(&driver, &pool, pieces);
+    }
+    assert_eq!((driver.registered(), driver.mistakes()), (vec![0, 1], vec![]));
+    assert_eq!(lock(&driver.state).registrations, 3, "piece 1 stayed");
+}
+
+#[test]
 fn a_piece_is_registered_once_for_all_that_wait_for_it_and_no_others_wait() {
     let (driver, pool) = pool(4, 4);
     let (reached, is_reached) = channel();
