@@ -54,7 +54,7 @@ use mapped::MappedPool;
 use pieces::Pieces;
 pub(super) use pins::Pins;
 pub(super) use table::RegistrationFigures;
-use table::{Table, Wish};
+use table::{HadRoom, Table, Wish};
 
 /// What registers pieces: the driver, or what stands for it in tests.
 pub(super) trait Registrar: Debug {
@@ -194,13 +194,15 @@ impl<R: Registrar> Registrations<R> {
         let extent = self.pieces.extent(piece);
         let mut outcome = self.timed(|| self.registrar.register(extent));
         // CUDA-R4
-        let has_room = outcome.is_err() && self.make_room(extent.bytes());
-        if has_room {
+        let registered_before = lock(&self.table).figures.registrations;
+        let freed_bytes = if outcome.is_err() { self.make_room(extent.bytes()) } else { 0 };
+        if freed_bytes > 0 {
             outcome = self.timed(|| self.registrar.register(extent));
         }
+        let had_room = (freed_bytes >= extent.bytes()).then_some(HadRoom { registered_before });
         self.change(|table| match &outcome {
             Ok(()) => table.registered(piece),
-            Err(reason) => table.refused(piece, reason, has_room),
+            Err(reason) => table.refused(piece, reason, had_room),
         });
         outcome
     }
@@ -219,9 +221,9 @@ impl<R: Registrar> Registrations<R> {
         self.change(|table| table.unregistered(piece, outcome.is_ok()));
     }
 
-    /// Unregisters idle pieces of so many bytes together, for one that the driver refused. Whether there
-    /// was one.
-    fn make_room(&self, bytes: u64) -> bool {
+    /// Unregisters idle pieces of so many bytes together, for one that the driver refused. Fewer bytes
+    /// where there are not as many.
+    fn make_room(&self, bytes: u64) -> u64 {
         let mut freed_bytes = 0;
         while freed_bytes < bytes {
             let idle = lock(&self.table).take_for_refused();
@@ -229,7 +231,7 @@ impl<R: Registrar> Registrations<R> {
             self.unregister(idle);
             freed_bytes += self.pieces.extent(idle).bytes();
         }
-        freed_bytes > 0
+        freed_bytes
     }
 
     /// Takes back pins, and unregisters what is above the limit.

@@ -53,6 +53,13 @@ struct Registered {
     stays: bool,
 }
 
+/// As much room was made for a piece as it takes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HadRoom {
+    /// Registrations before it was made: a piece that was registered since may have taken the room.
+    pub(super) registered_before: u64,
+}
+
 #[derive(Debug)]
 struct Refusal {
     times: u32,
@@ -70,7 +77,7 @@ pub(super) struct Table {
     /// Registered pieces without pins, the least recently used first.
     idle: BTreeMap<u64, u64>,
     refused: BTreeMap<u64, Refusal>,
-    /// Since the driver refused a piece also in the room of others.
+    /// Since the driver refused a piece that had room.
     room_is_futile: bool,
     /// Counts ends of use.
     now: u64,
@@ -157,9 +164,10 @@ impl Table {
     }
 
     /// The driver has refused to register it, in the room of others too where there was any.
-    pub(super) fn refused(&mut self, piece: u64, reason: &str, had_room: bool) {
+    pub(super) fn refused(&mut self, piece: u64, reason: &str, had_room: Option<HadRoom>) {
         self.figures.refused += 1;
-        self.room_is_futile |= had_room;
+        let registrations = self.figures.registrations;
+        self.room_is_futile |= had_room.is_some_and(|room| room.registered_before == registrations);
         self.figures.registered_bytes -= self.pieces.extent(piece).bytes();
         self.known.remove(&piece);
         let times = self.refused.get(&piece).map_or(1, |refusal| refusal.times.saturating_add(1));
@@ -284,7 +292,7 @@ mod tests {
         let mut table = table(4, 4);
         for skips in [2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 1024] {
             assert_eq!(table.pin(3), first(&[]));
-            table.refused(3, "no", false);
+            table.refused(3, "no", None);
             for _ in 0..skips {
                 assert_eq!(table.pin(3), Wish::Refused("no".into()));
             }
@@ -306,10 +314,10 @@ mod tests {
         assert_eq!(table.pin(5), first(&[]));
         assert_eq!(table.take_for_refused(), Some(0));
         table.unregistered(0, true);
-        table.refused(5, "no", true);
+        table.refused(5, "no", Some(HadRoom { registered_before: 4 }));
         assert_eq!(table.pin(6), first(&[]));
         assert_eq!(table.take_for_refused(), None);
-        table.refused(6, "no", false);
+        table.refused(6, "no", None);
         use_once(&mut table, 0);
         assert_eq!(table.take_for_refused(), Some(1), "the driver registers again");
     }

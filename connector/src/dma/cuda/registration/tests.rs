@@ -1,6 +1,6 @@
 //! Registrations, with a stand-in for the driver that knows which copies are under way.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use super::*;
@@ -18,36 +18,49 @@ struct StandIn {
 #[derive(Debug)]
 struct Gate {
     piece: Extent,
+    /// Tries that do not wait, before the one that does.
+    passes: u32,
     reached: Sender<()>,
     opened: Receiver<()>,
 }
 
+impl Gate {
+    /// Whether this try to register `piece` is the one that waits.
+    fn is_at(&mut self, piece: Extent) -> bool {
+        let is_at = self.piece == piece && self.passes == 0;
+        self.passes = self.passes.saturating_sub(u32::from(self.piece == piece));
+        is_at
+    }
+}
+
 #[derive(Debug, Default)]
 struct State {
-    registered: BTreeSet<u64>,
+    /// Offset and length of each piece.
+    registered: BTreeMap<u64, u64>,
     /// Copies under way, by pieces.
     under_way: BTreeMap<u64, u32>,
     /// Most pieces at once.
     most: usize,
     registrations: u32,
-    /// Pieces that it registers at most; `None`: all.
-    room: Option<usize>,
+    /// Bytes that it registers at most; `None`: all.
+    room_bytes: Option<u64>,
     refuses_to_unregister: bool,
     mistakes: Vec<String>,
 }
 
 impl Registrar for Arc<StandIn> {
     fn register(&self, piece: Extent) -> Result<(), String> {
-        let gate = lock(&self.gate).take_if(|gate| gate.piece == piece);
+        let gate = lock(&self.gate).take_if(|gate| gate.is_at(piece));
         if let Some(gate) = gate {
             gate.reached.send(()).unwrap();
             gate.opened.recv().unwrap();
         }
         let mut state = lock(&self.state);
-        if state.room.is_some_and(|room| state.registered.len() >= room) {
+        let bytes = state.registered.values().sum::<u64>() + piece.bytes();
+        if state.room_bytes.is_some_and(|room| bytes > room) {
             return Err("no room".into());
         }
-        if !state.registered.insert(piece.offset()) {
+        if state.registered.insert(piece.offset(), piece.bytes()).is_some() {
             state.mistakes.push(format!("registered twice: {piece:?}"));
         }
         state.registrations += 1;
@@ -63,7 +76,7 @@ impl Registrar for Arc<StandIn> {
         if state.under_way.get(&piece.offset()).is_some_and(|copies| *copies > 0) {
             state.mistakes.push(format!("unregistered under a copy: {piece:?}"));
         }
-        if !state.registered.remove(&piece.offset()) {
+        if state.registered.remove(&piece.offset()).is_none() {
             state.mistakes.push(format!("unregistered, and was not registered: {piece:?}"));
         }
         Ok(())
@@ -73,7 +86,7 @@ impl Registrar for Arc<StandIn> {
 impl StandIn {
     fn begin_copy(&self, piece: u64) {
         let mut state = lock(&self.state);
-        if !state.registered.contains(&(piece * PIECE)) {
+        if !state.registered.contains_key(&(piece * PIECE)) {
             state.mistakes.push(format!("a copy of piece {piece}, which is not registered"));
         }
         *state.under_way.entry(piece * PIECE).or_default() += 1;
@@ -88,7 +101,7 @@ impl StandIn {
     }
 
     fn registered(&self) -> Vec<u64> {
-        lock(&self.state).registered.iter().map(|offset| offset / PIECE).collect()
+        lock(&self.state).registered.keys().map(|offset| offset / PIECE).collect()
     }
 }
 
@@ -102,6 +115,15 @@ fn pool(pieces: u64, limit: u64) -> (Arc<StandIn>, Arc<Registrations<Arc<StandIn
 
 fn extents(pieces: &[u64]) -> impl Iterator<Item = Extent> {
     pieces.iter().map(|piece| Extent::new(piece * PIECE + 64, 4096).unwrap())
+}
+
+/// Has the registration of `piece` wait, after so many tries of it: the driver says when it does, and
+/// is told to continue.
+fn wait_at(driver: &StandIn, piece: Extent, passes: u32) -> (Receiver<()>, Sender<()>) {
+    let (reached, is_reached) = channel();
+    let (open, opened) = channel();
+    *lock(&driver.gate) = Some(Gate { piece, passes, reached, opened });
+    (is_reached, open)
 }
 
 /// Copies to a piece of each call, as its pins say that it may.
@@ -187,9 +209,7 @@ fn no_piece_goes_for_others_that_the_same_call_needs() {
 #[test]
 fn a_piece_is_registered_once_for_all_that_wait_for_it_and_no_others_wait() {
     let (driver, pool) = pool(4, 4);
-    let (reached, is_reached) = channel();
-    let (open, opened) = channel();
-    *lock(&driver.gate) = Some(Gate { piece: pool.pieces.extent(0), reached, opened });
+    let (is_reached, open) = wait_at(&driver, pool.pieces.extent(0), 0);
     std::thread::scope(|scope| {
         let first = scope.spawn(|| copy(&driver, &pool, &[0, 2]));
         is_reached.recv().unwrap();
@@ -208,7 +228,7 @@ fn a_piece_is_registered_once_for_all_that_wait_for_it_and_no_others_wait() {
 #[test]
 fn what_the_driver_refuses_is_tried_again_in_the_room_of_an_idle_piece() {
     let (driver, pool) = pool(8, 8);
-    lock(&driver.state).room = Some(2);
+    lock(&driver.state).room_bytes = Some(2 * PIECE);
     for piece in [0, 1, 2, 3, 0] {
         copy(&driver, &pool, &[piece]);
     }
@@ -219,7 +239,7 @@ fn what_the_driver_refuses_is_tried_again_in_the_room_of_an_idle_piece() {
 #[test]
 fn what_the_driver_refuses_with_all_pieces_in_use_is_refused_and_counted() {
     let (driver, pool) = pool(8, 8);
-    lock(&driver.state).room = Some(2);
+    lock(&driver.state).room_bytes = Some(2 * PIECE);
     let pins = pool.pin(extents(&[0, 1])).unwrap();
     let refused = pool.pin(extents(&[0, 2])).unwrap_err();
     assert_eq!(refused, "no room");
@@ -231,6 +251,40 @@ fn what_the_driver_refuses_with_all_pieces_in_use_is_refused_and_counted() {
     assert_eq!((driver.registered(), driver.mistakes()), (vec![3, 4], vec![]));
     let again: Vec<bool> = (0..3).map(|_| pool.pin(extents(&[2])).is_ok()).collect();
     assert_eq!(again, [false, false, true], "asked for again after a while");
+}
+
+#[test]
+fn room_that_another_call_took_is_made_again() {
+    let (driver, pool) = pool(8, 8);
+    lock(&driver.state).room_bytes = Some(2 * PIECE);
+    copy(&driver, &pool, &[0]);
+    copy(&driver, &pool, &[1]);
+    let (is_reached, open) = wait_at(&driver, pool.pieces.extent(5), 1);
+    std::thread::scope(|scope| {
+        let refused = scope.spawn(|| pool.pin(extents(&[5])).map(drop));
+        // The driver has refused piece 5, and piece 0 is unregistered for it.
+        is_reached.recv().unwrap();
+        copy(&driver, &pool, &[6]);
+        open.send(()).unwrap();
+        assert_eq!(refused.join().unwrap(), Err("no room".into()));
+    });
+    copy(&driver, &pool, &[7]);
+    assert_eq!((driver.registered(), driver.mistakes()), (vec![6, 7], vec![]));
+}
+
+#[test]
+fn room_that_was_too_small_is_made_again() {
+    let driver = Arc::new(StandIn::default());
+    let short = PIECE / 2;
+    let pieces = Pieces::new(4 * PIECE + short, PIECE);
+    let pool = Arc::new(Registrations::new(Arc::clone(&driver), pieces, u64::MAX));
+    lock(&driver.state).room_bytes = Some(2 * PIECE + short);
+    let pins = pool.pin(extents(&[0, 1])).unwrap();
+    copy(&driver, &pool, &[4]);
+    assert_eq!(pool.pin(extents(&[2])).map(drop), Err("no room".into()), "4 is not as long");
+    drop(pins);
+    copy(&driver, &pool, &[3]);
+    assert_eq!((driver.registered(), driver.mistakes()), (vec![1, 3], vec![]));
 }
 
 #[test]
@@ -284,7 +338,7 @@ fn a_pool_is_registered_ahead_as_far_as_the_limit_allows() {
 #[test]
 fn what_is_refused_ahead_ends_it_with_the_reason() {
     let (driver, pool) = pool(8, 8);
-    lock(&driver.state).room = Some(0);
+    lock(&driver.state).room_bytes = Some(0);
     let seen = Mutex::new(Vec::new());
     let refused = pool.register_ahead(2, |done| lock(&seen).push(done));
     assert_eq!(refused, Err("no room".into()));
@@ -295,7 +349,7 @@ fn what_is_refused_ahead_ends_it_with_the_reason() {
 #[test]
 fn registering_ahead_ends_when_the_driver_has_no_room_for_more() {
     let (driver, pool) = pool(8, 8);
-    lock(&driver.state).room = Some(3);
+    lock(&driver.state).room_bytes = Some(3 * PIECE);
     let refused = pool.register_ahead(1, |_| ());
     assert_eq!(refused, Err("it has no room for more".into()));
     assert_eq!((driver.registered(), driver.mistakes()), (vec![1, 2, 3], vec![]));
