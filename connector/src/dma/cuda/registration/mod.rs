@@ -40,6 +40,7 @@ mod tests;
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, Once, PoisonError};
 
 use cudarc::driver::CudaContext;
@@ -56,7 +57,8 @@ pub(super) use pins::Pins;
 pub(super) use table::RegistrationFigures;
 use table::{HadRoom, Table, Wish};
 
-/// What registers pieces: the driver, or what stands for it in tests.
+/// What registers pieces: the driver, or what stands for it in tests. A call that panics is one that
+/// is refused.
 pub(super) trait Registrar: Debug {
     /// # Errors
     /// The reason. Nothing is changed then.
@@ -192,12 +194,12 @@ impl<R: Registrar> Registrations<R> {
         // CUDA-R2: before the driver pins more.
         first_unregister.into_iter().for_each(|idle| self.unregister(idle));
         let extent = self.pieces.extent(piece);
-        let mut outcome = self.timed(|| self.registrar.register(extent));
+        let mut outcome = self.ask(|| self.registrar.register(extent));
         // CUDA-R4
         let registered_before = lock(&self.table).figures.registrations;
         let freed_bytes = if outcome.is_err() { self.make_room(extent.bytes()) } else { 0 };
         if freed_bytes > 0 {
-            outcome = self.timed(|| self.registrar.register(extent));
+            outcome = self.ask(|| self.registrar.register(extent));
         }
         let had_room = (freed_bytes >= extent.bytes()).then_some(HadRoom { registered_before });
         self.change(|table| match &outcome {
@@ -210,7 +212,8 @@ impl<R: Registrar> Registrations<R> {
     /// Unregisters a piece that was taken from the idle ones.
     fn unregister(&self, piece: u64) {
         let extent = self.pieces.extent(piece);
-        let outcome = self.timed(|| self.registrar.unregister(extent));
+        let outcome = self.ask(|| self.registrar.unregister(extent));
+        self.change(|table| table.unregistered(piece, outcome.is_ok()));
         if let Err(reason) = &outcome {
             tracing::error!(
                 reason,
@@ -218,7 +221,6 @@ impl<R: Registrar> Registrations<R> {
                  mapped until the process ends"
             );
         }
-        self.change(|table| table.unregistered(piece, outcome.is_ok()));
     }
 
     /// Unregisters idle pieces of so many bytes together, for one that the driver refused. Fewer bytes
@@ -248,11 +250,14 @@ impl<R: Registrar> Registrations<R> {
         }
     }
 
-    fn timed<T>(&self, work: impl FnOnce() -> T) -> T {
+    /// Has the registrar work on a piece. Other threads may wait for the outcome: so there is one also
+    /// where it panics.
+    fn ask(&self, work: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
         let clock = SystemClock::start();
-        let done = work();
+        // It has no state that a panic could leave half changed.
+        let outcome = catch_unwind(AssertUnwindSafe(work));
         lock(&self.table).figures.driver_ns += clock.now_ns();
-        done
+        outcome.unwrap_or_else(|_printed| Err("the call panicked".into()))
     }
 
     fn change(&self, change: impl FnOnce(&mut Table)) {
@@ -282,7 +287,7 @@ impl<R: Registrar> Drop for Registrations<R> {
         // Nothing has a pin: pins have a share of this.
         let all = lock(&self.table).take_all();
         for piece in all {
-            let outcome = self.registrar.unregister(self.pieces.extent(piece));
+            let outcome = self.ask(|| self.registrar.unregister(self.pieces.extent(piece)));
             let table = self.table.get_mut().unwrap_or_else(PoisonError::into_inner);
             if outcome.is_ok() {
                 table.figures.registered_bytes -= self.pieces.extent(piece).bytes();

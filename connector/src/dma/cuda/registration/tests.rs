@@ -45,6 +45,7 @@ struct State {
     /// Bytes that it registers at most; `None`: all.
     room_bytes: Option<u64>,
     refuses_to_unregister: bool,
+    panics: bool,
     mistakes: Vec<String>,
 }
 
@@ -56,6 +57,7 @@ impl Registrar for Arc<StandIn> {
             gate.opened.recv().unwrap();
         }
         let mut state = lock(&self.state);
+        assert!(!state.panics, "a registration that panics");
         let bytes = state.registered.values().sum::<u64>() + piece.bytes();
         if state.room_bytes.is_some_and(|room| bytes > room) {
             return Err("no room".into());
@@ -70,6 +72,7 @@ impl Registrar for Arc<StandIn> {
 
     fn unregister(&self, piece: Extent) -> Result<(), String> {
         let mut state = lock(&self.state);
+        assert!(!state.panics, "the end of a registration that panics");
         if state.refuses_to_unregister {
             return Err("still there".into());
         }
@@ -301,6 +304,21 @@ fn what_cannot_be_unregistered_stays_and_is_used() {
 }
 
 #[test]
+fn nobody_waits_for_a_call_of_the_driver_that_panicked() {
+    let (driver, pool) = pool(4, 1);
+    copy(&driver, &pool, &[0]);
+    lock(&driver.state).panics = true;
+    let panicked = catch_unwind(AssertUnwindSafe(|| pool.pin(extents(&[1])).is_err()));
+    lock(&driver.state).panics = false;
+    // What is being changed would be waited for.
+    let wishes = [0, 1].map(|piece| lock(&pool.table).pin(piece));
+    assert_eq!(wishes, [Wish::Pinned, Wish::Refused("the call panicked".into())]);
+    assert!(panicked.unwrap(), "a refusal for who asked");
+    let figures = *lock(pool.figures());
+    assert_eq!((figures.refused, figures.registered_bytes), (1, PIECE));
+}
+
+#[test]
 fn nothing_is_registered_when_the_pool_has_ended() {
     let (driver, pool) = pool(4, 4);
     copy(&driver, &pool, &[0, 1, 3]);
@@ -319,7 +337,7 @@ fn a_copy_of_a_piece_without_a_pin_is_refused() {
     let runs = pins.runs(PIECE, piece).collect::<Vec<_>>();
     assert_eq!(runs, [(PIECE, piece)]);
     let beyond = || pins.runs(PIECE, piece + 1).count();
-    let refused = std::panic::catch_unwind(std::panic::AssertUnwindSafe(beyond));
+    let refused = catch_unwind(AssertUnwindSafe(beyond));
     assert!(refused.is_err(), "piece 2 is not pinned");
 }
 
