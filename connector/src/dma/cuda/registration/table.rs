@@ -39,8 +39,12 @@ pub(super) enum Wish {
 
 #[derive(PartialEq, Eq, Debug)]
 enum Piece {
-    /// The driver registers or unregisters it.
-    Changing,
+    /// The driver registers it.
+    Registering {
+        is_above_limit: bool,
+    },
+    /// The driver unregisters it.
+    Unregistering,
     Registered(Registered),
 }
 
@@ -121,16 +125,17 @@ impl Table {
             return Wish::Refused(refusal.reason.clone());
         }
         let bytes = self.pieces.extent(piece).bytes();
+        let is_above_limit =
+            |table: &Self| table.figures.registered_bytes + bytes > table.limit_bytes;
         let mut first_unregister = Vec::new();
-        while self.figures.registered_bytes + bytes > self.limit_bytes {
-            let Some(idle) = self.take_idle() else {
-                // CUDA-R3: nobody waits for the pins of others.
-                self.figures.over_limit += 1;
-                break;
-            };
+        // CUDA-R3: nobody waits for the pins of others.
+        while is_above_limit(self)
+            && let Some(idle) = self.take_idle()
+        {
             first_unregister.push(idle);
         }
-        self.known.insert(piece, Piece::Changing);
+        let is_above_limit = is_above_limit(self);
+        self.known.insert(piece, Piece::Registering { is_above_limit });
         self.figures.registered_bytes += bytes;
         Wish::Register { first_unregister }
     }
@@ -139,7 +144,7 @@ impl Table {
     /// outcome.
     pub(super) fn take_idle(&mut self) -> Option<u64> {
         let (_, piece) = self.idle.pop_first()?;
-        self.known.insert(piece, Piece::Changing);
+        self.known.insert(piece, Piece::Unregistering);
         self.figures.registered_bytes -= self.pieces.extent(piece).bytes();
         Some(piece)
     }
@@ -160,7 +165,10 @@ impl Table {
         self.room_is_futile = false;
         self.refused.remove(&piece);
         let registered = Registered { pins: 1, idle_since: None, stays: false };
-        self.known.insert(piece, Piece::Registered(registered));
+        let before = self.known.insert(piece, Piece::Registered(registered));
+        if before == Some(Piece::Registering { is_above_limit: true }) {
+            self.figures.over_limit += 1;
+        }
     }
 
     /// The driver has refused to register it, in the room of others too where there was any.
@@ -255,8 +263,8 @@ mod tests {
         table.unregistered(1, true);
         table.registered(2);
         assert_eq!(table.pin(3), first(&[]), "above the limit: both are pinned");
-        assert_eq!(table.figures.over_limit, 1);
         table.registered(3);
+        assert_eq!(table.figures.over_limit, 1);
         assert_eq!(table.take_excess(), None, "all are pinned");
         table.unpin(0);
         assert_eq!((table.take_excess(), table.take_excess()), (Some(0), None));
@@ -303,6 +311,17 @@ mod tests {
         assert_eq!((figures.refused, figures.registrations), (11, 1));
         assert_eq!(figures.registered_bytes, PIECE);
         assert_eq!(table.pin(3), Wish::Pinned);
+    }
+
+    #[test]
+    fn what_was_refused_is_not_above_the_limit() {
+        let mut table = table(4, 1);
+        assert_eq!(table.pin(0), first(&[]));
+        table.registered(0);
+        assert_eq!(table.pin(1), first(&[]));
+        table.refused(1, "no", None);
+        let figures = table.figures;
+        assert_eq!((figures.registrations, figures.over_limit, figures.refused), (1, 0, 1));
     }
 
     #[test]
