@@ -416,7 +416,7 @@ typedef struct {
   uint64_t refused_registrations;
   // Registrations above the limit: transfers under way needed more than that.
   uint64_t registrations_over_limit;
-  // Nanoseconds that threads spent in the driver to register and to unregister.
+  // Nanoseconds that threads spent to register and to unregister, with the first touch of pages.
   uint64_t registering_ns;
 } RacklineGpuFigures;
 

@@ -36,11 +36,10 @@ use report::Report;
 /// Check that a GPU moves payload between its memory and a pool, byte for byte, and how fast.
 ///
 /// Makes a file of its own in DIRECTORY, registers it with the CUDA driver as a pool is, measures what
-/// that takes, stores and
-/// loads payloads of many sizes, whole and layer by layer, from several streams and from a second
-/// process, provokes errors, publishes and fetches blocks of its memory through a pool of its own,
-/// and compares the speed with plain copies to pinned memory in the same run. The file is removed
-/// again. Exit status: 0 when all is well, also on a machine without a GPU ("skipped"); 1 when a
+/// that takes, stores and loads payloads of many sizes, whole and layer by layer, from several streams
+/// and from a second process, provokes errors, publishes and fetches blocks of its memory through a
+/// pool of its own, and compares the speed with plain copies to pinned memory in the same run. The file
+/// is removed again. Exit status: 0 when all is well, also on a machine without a GPU ("skipped"); 1 when a
 /// check failed; 2 for a wrong option.
 #[derive(Parser, Debug)]
 #[command(name = "gpu-check", version)]
@@ -54,7 +53,8 @@ struct Options {
     #[arg(long, value_name = "DIRECTORY", default_value = "/dev/shm")]
     directory: PathBuf,
 
-    /// Size of the file; all of it is registered, and takes memory. 512MiB at least.
+    /// Size of the file. All of it is registered once, and takes memory, unless --skip-cost is given.
+    /// 512MiB at least.
     #[arg(long, value_name = "SIZE", default_value = "4GiB")]
     size: ByteSize,
 

@@ -90,7 +90,8 @@ pub(crate) fn measure(device: &Device, gpu: usize) -> Result<Option<Cost>> {
         ByteSize(registered_bytes),
         ByteSize(device.bytes)
     );
-    let pool_s = (open_all_s - open_s).max(0.0);
+    // Both times the first piece was registered.
+    let pool_s = (open_all_s - open_s).max(0.0) + first_use_ms / 1e3;
     let kernel_bytes = kernel_before.saturating_sub(kernel_after);
     let gpu_bytes = gpu_before.saturating_sub(gpu_after);
     let scale = OUT_OF_BYTES as f64 / device.bytes as f64;

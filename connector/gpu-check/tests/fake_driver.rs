@@ -112,7 +112,9 @@ fn what_registration_takes_is_measured_and_told() {
         (&cost["pool_bytes"], &cost["piece_bytes"]),
         (&(512 << 20).into(), &(64 << 20).into())
     );
-    assert!(cost["first_use_ms"].as_f64().unwrap() > 0.0, "{cost}");
+    let first_use_ms = cost["first_use_ms"].as_f64().unwrap();
+    assert!(first_use_ms > 0.0, "{cost}");
+    assert!(cost["pool_s"].as_f64().unwrap() >= first_use_ms / 1e3, "with the first piece: {cost}");
     let detail = report["checks"][1]["detail"].as_str().unwrap();
     assert!(detail.contains("the first use of 64.0 MiB takes"), "{detail}");
 }

@@ -208,8 +208,8 @@ class Gpu:
         whose checksum the GPU computed), ``failed_payloads``. And what all GPUs of the process registered
         of the pool: ``registered_bytes`` (now), ``registrations`` and ``unregistrations`` (of pieces),
         ``refused_registrations`` (by the driver), ``registrations_over_limit`` (as transfers under way
-        needed more), ``registering_ns`` (spent in the driver). Also after the pool was closed; zeros in a
-        forked child."""
+        needed more), ``registering_ns`` (spent on that, with the first touch of pages). Also after the pool
+        was closed; zeros in a forked child."""
 
 class Quota(TypedDict, total=False):
     """How much of this node's payload a namespace may keep when room is short, for all processes of the

@@ -62,7 +62,7 @@ pub struct RacklineGpuFigures {
     pub refused_registrations: u64,
     /// Registrations above the limit: transfers under way needed more than that.
     pub registrations_over_limit: u64,
-    /// Nanoseconds that threads spent in the driver to register and to unregister.
+    /// Nanoseconds that threads spent to register and to unregister, with the first touch of pages.
     pub registering_ns: u64,
 }
 

@@ -48,7 +48,7 @@ COUNTERS = {
     "gpu_unregistrations": "Those of them that were unregistered again, to make room for others.",
     "gpu_refused_registrations": "Pieces that a driver refused to register: blocks there go through a buffer.",
     "gpu_registrations_over_limit": "Registrations above a process's limit, as transfers needed more.",
-    "gpu_registering_us": "Microseconds that threads spent in drivers to register and to unregister.",
+    "gpu_registering_us": "Microseconds of threads to register and to unregister, with the first touch of pages.",
 }
 
 # By reason: the name of each in `rackline.engines.reasons` follows.

@@ -25,12 +25,12 @@ pub struct CudaFigures {
     pub registrations: u64,
     /// Those of them that were unregistered again.
     pub unregistrations: u64,
-    /// Pieces that the driver refused to register. What a call copies to or from them goes through the
-    /// buffer.
+    /// Pieces that the driver refused to register. A call that touches one copies all of its payloads
+    /// through the buffer.
     pub refused_registrations: u64,
     /// Registrations above the limit: calls under way needed more than that.
     pub registrations_over_limit: u64,
-    /// Nanoseconds that threads spent in the driver to register and to unregister.
+    /// Nanoseconds that threads spent to register and to unregister, with the first touch of pages.
     pub registering_ns: u64,
 }
 

@@ -20,7 +20,7 @@ pub(in crate::dma::cuda) struct RegistrationFigures {
     pub(in crate::dma::cuda) refused: u64,
     /// Registrations above the limit.
     pub(in crate::dma::cuda) over_limit: u64,
-    /// What the driver took, in nanoseconds.
+    /// What that took, in nanoseconds, with the first touch of pages.
     pub(in crate::dma::cuda) driver_ns: u64,
 }
 
