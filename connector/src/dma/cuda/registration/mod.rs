@@ -25,8 +25,9 @@
 //!   only while the driver works on a piece that it needs itself.
 //! - **CUDA-R4** When the driver refuses a piece, one that is idle is unregistered, and the driver is asked
 //!   once more. When it refuses again, the call copies through the buffer. That is counted, and the
-//!   first is logged. Later calls ask the driver ever more rarely, and no other piece is unregistered
-//!   for that before the driver has registered one.
+//!   first is logged. Later calls ask the driver ever more rarely. Where the room of an idle piece was
+//!   of no use, others are unregistered for that ever more rarely, too, until the driver has registered
+//!   one.
 //! - **CUDA-R5** What the driver fails to unregister counts as registered, and stays mapped until the
 //!   process ends.
 
@@ -224,11 +225,12 @@ impl<R: Registrar> Registrations<R> {
     }
 
     /// Unregisters idle pieces of so many bytes together, for one that the driver refused. Fewer bytes
-    /// where there are not as many.
+    /// where there are not as many, or where that was of no use lately.
     fn make_room(&self, bytes: u64) -> u64 {
         let mut freed_bytes = 0;
-        while freed_bytes < bytes {
-            let idle = lock(&self.table).take_for_refused();
+        let gives_room = lock(&self.table).gives_room();
+        while gives_room && freed_bytes < bytes {
+            let idle = lock(&self.table).take_idle();
             let Some(idle) = idle else { break };
             self.unregister(idle);
             freed_bytes += self.pieces.extent(idle).bytes();

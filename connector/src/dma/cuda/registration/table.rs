@@ -10,6 +10,11 @@ use super::pieces::Pieces;
 /// A piece that the driver refused is not asked for again in so many calls at most.
 const SKIPS_MAX: u32 = 1024;
 
+/// How often something is left out that was of no use so many times.
+fn skips_after(times: u32) -> u32 {
+    1_u32.checked_shl(times).unwrap_or(SKIPS_MAX).min(SKIPS_MAX)
+}
+
 /// Figures of the registrations of a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(in crate::dma::cuda) struct RegistrationFigures {
@@ -72,6 +77,14 @@ struct Refusal {
     reason: String,
 }
 
+/// Room that was made for refused pieces, and was of no use, since the driver registered one.
+#[derive(Default, Debug)]
+struct Futility {
+    times: u32,
+    /// Refused pieces that get no room.
+    skips: u32,
+}
+
 /// The pieces that are registered.
 #[derive(Debug)]
 pub(super) struct Table {
@@ -81,8 +94,7 @@ pub(super) struct Table {
     /// Registered pieces without pins, the least recently used first.
     idle: BTreeMap<u64, u64>,
     refused: BTreeMap<u64, Refusal>,
-    /// Since the driver refused a piece that had room.
-    room_is_futile: bool,
+    futility: Futility,
     /// Counts ends of use.
     now: u64,
     pub(super) figures: RegistrationFigures,
@@ -96,7 +108,7 @@ impl Table {
             known: BTreeMap::new(),
             idle: BTreeMap::new(),
             refused: BTreeMap::new(),
-            room_is_futile: false,
+            futility: Futility::default(),
             now: 0,
             figures: RegistrationFigures::default(),
         }
@@ -154,15 +166,18 @@ impl Table {
         if self.figures.registered_bytes > self.limit_bytes { self.take_idle() } else { None }
     }
 
-    /// The same, for a piece that the driver refused: none where that was of no use the last time.
-    pub(super) fn take_for_refused(&mut self) -> Option<u64> {
-        if self.room_is_futile { None } else { self.take_idle() }
+    /// Whether a piece that the driver refused gets the room of idle ones: ever more rarely where that
+    /// was of no use.
+    pub(super) fn gives_room(&mut self) -> bool {
+        let gives_room = self.futility.skips == 0;
+        self.futility.skips = self.futility.skips.saturating_sub(1);
+        gives_room
     }
 
     /// The driver has registered it: the caller has a pin.
     pub(super) fn registered(&mut self, piece: u64) {
         self.figures.registrations += 1;
-        self.room_is_futile = false;
+        self.futility = Futility::default();
         self.refused.remove(&piece);
         let registered = Registered { pins: 1, idle_since: None, stays: false };
         let before = self.known.insert(piece, Piece::Registered(registered));
@@ -175,11 +190,14 @@ impl Table {
     pub(super) fn refused(&mut self, piece: u64, reason: &str, had_room: Option<HadRoom>) {
         self.figures.refused += 1;
         let registrations = self.figures.registrations;
-        self.room_is_futile |= had_room.is_some_and(|room| room.registered_before == registrations);
+        if had_room.is_some_and(|room| room.registered_before == registrations) {
+            let times = self.futility.times.saturating_add(1);
+            self.futility = Futility { times, skips: skips_after(times) };
+        }
         self.figures.registered_bytes -= self.pieces.extent(piece).bytes();
         self.known.remove(&piece);
         let times = self.refused.get(&piece).map_or(1, |refusal| refusal.times.saturating_add(1));
-        let skips = 1_u32.checked_shl(times).unwrap_or(SKIPS_MAX).min(SKIPS_MAX);
+        let skips = skips_after(times);
         self.refused.insert(piece, Refusal { times, skips, reason: reason.to_owned() });
     }
 
@@ -330,15 +348,22 @@ mod tests {
         for piece in 0..4 {
             use_once(&mut table, piece);
         }
-        assert_eq!(table.pin(5), first(&[]));
-        assert_eq!(table.take_for_refused(), Some(0));
+        let had_room = Some(HadRoom { registered_before: 4 });
+        for (piece, skips) in [(4, 2), (5, 4), (6, 8)] {
+            assert_eq!(table.pin(piece), first(&[]));
+            assert!(table.gives_room());
+            table.refused(piece, "no", had_room);
+            for _ in 0..skips {
+                assert!(!table.gives_room(), "after {piece}");
+            }
+        }
+        assert_eq!(table.pin(7), first(&[]));
+        table.refused(7, "no", had_room);
+        assert!(!table.gives_room());
+        assert_eq!(table.take_idle(), Some(0));
         table.unregistered(0, true);
-        table.refused(5, "no", Some(HadRoom { registered_before: 4 }));
-        assert_eq!(table.pin(6), first(&[]));
-        assert_eq!(table.take_for_refused(), None);
-        table.refused(6, "no", None);
         use_once(&mut table, 0);
-        assert_eq!(table.take_for_refused(), Some(1), "the driver registers again");
+        assert!(table.gives_room(), "the driver registers again");
     }
 
     #[test]

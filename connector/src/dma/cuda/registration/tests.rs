@@ -291,6 +291,19 @@ fn room_that_was_too_small_is_made_again() {
 }
 
 #[test]
+fn pieces_find_room_again_where_the_driver_has_less_than_before() {
+    let (driver, pool) = pool(32, 32);
+    lock(&driver.state).room_bytes = Some(3 * PIECE);
+    (0..3).for_each(|piece| copy(&driver, &pool, &[piece]));
+    // Another process takes as much as two pieces.
+    lock(&driver.state).room_bytes = Some(PIECE);
+    let served = (3..32).filter(|piece| pool.pin(extents(&[*piece])).is_ok());
+    // Pieces 3, 6 and 11 got the room of one each; those between got none.
+    assert_eq!(served.collect::<Vec<_>>(), (11..32).collect::<Vec<_>>());
+    assert_eq!((driver.registered(), driver.mistakes()), (vec![31], vec![]));
+}
+
+#[test]
 fn what_cannot_be_unregistered_stays_and_is_used() {
     let (driver, pool) = pool(4, 1);
     copy(&driver, &pool, &[0]);
