@@ -289,8 +289,8 @@ class Pool:
     def gpu(self, number: int) -> Gpu:
         """Opens a GPU for blocks in its memory, or finds it open. Once, before the first transfer. Pieces
         of the pool are registered with the driver when they are used; with
-        ``RACKLINE_CUDA_REGISTER=at-start`` in the environment all of them here, which takes seconds for a
-        large pool. Where the driver refuses, transfers take the way through a buffer, and
+        ``RACKLINE_CUDA_REGISTER=at-start`` in the environment as many as the limit allows here, which takes
+        minutes for a large pool. Where the driver refuses, transfers take the way through a buffer, and
         :attr:`Gpu.bounced_because` says why."""
     @property
     def node(self) -> int:

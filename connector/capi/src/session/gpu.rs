@@ -68,8 +68,9 @@ pub struct RacklineGpuFigures {
 
 /// Opens GPU number `number`, as CUDA counts in this process, for blocks in its memory, or finds it
 /// open. Open it once, for all sessions of the pool. Pieces of the pool are registered with the driver
-/// when they are used. With `RACKLINE_CUDA_REGISTER=at-start` in the environment all of them are
-/// registered here, which takes seconds for a large pool. The GPU stays open until the pool is closed.
+/// when they are used. With `RACKLINE_CUDA_REGISTER=at-start` in the environment as many as the limit
+/// allows are registered here, which takes minutes for a large pool. The GPU stays open until the pool
+/// is closed.
 ///
 /// The CUDA driver (libcuda.so) is loaded by the first call. Without a driver, or without that GPU,
 /// the error is `RACKLINE_ERROR_GPU`.

@@ -88,7 +88,7 @@ class Gpu:
 
     def open(self, pool: rackline.Pool) -> None:
         """Has the pool registered with the driver, piece by piece as it is used, or here where the process
-        says so: seconds for a large one."""
+        says so: minutes for a large one."""
         self._opened = opened = pool.gpu(self.gpu)
         # The first piece of the pool was registered by then.
         self._counted = dict.fromkeys(opened.figures(), 0)

@@ -127,7 +127,7 @@ pub(super) enum Direction {
 
 impl CudaDma {
     /// The engine of GPU number `gpu`, over the memory of `fabric`. Pages are pinned when they are first
-    /// copied to or from, and have memory behind them afterwards; or now, which takes seconds for a
+    /// copied to or from, and have memory behind them afterwards; or now, which takes minutes for a
     /// large pool, where [`CudaOptions`] say so. A mapping is pinned once: for other GPUs of the
     /// process, see [`beside`](Self::beside).
     ///
