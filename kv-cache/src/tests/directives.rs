@@ -70,6 +70,26 @@ fn a_damaged_line_keeps_no_later_directive_waiting() {
     });
 }
 
+/// A node cannot read on, and so does not answer, while no line is left to ask again.
+#[test]
+fn a_damaged_line_is_written_again_when_no_line_is_left() {
+    let rig = Rig::new(2, 32, 64);
+    on_two_hosts(&rig, |a, b, clock| {
+        let (first, second) = (a.member().node(), b.member().node());
+        publish_for(a, clock, &tenant(), 2);
+        for _ in 0..16 {
+            b.clear(clock, Some(&tenant())).unwrap();
+        }
+        keep_up(b, clock);
+        damage(&rig, b, second, 1);
+        assert_eq!(keep_up(a, clock), 0);
+        let refused = b.clear(clock, None).err();
+        assert_eq!(refused, Some(DirectiveError::Unanswered { node: first }));
+        assert_eq!(keep_up(a, clock), 1);
+        assert!(b.clear(clock, None).is_ok());
+    });
+}
+
 /// A host whose only process is a lock manager keeps no blocks, and reads no directive.
 #[test]
 fn a_node_without_blocks_does_not_bound_what_is_asked() {

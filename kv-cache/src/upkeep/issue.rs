@@ -79,12 +79,13 @@ impl<B: Backend> Cache<'_, B> {
     ) -> Result<u64, DirectiveError> {
         let mut number = heap.directives.count.own(heap.fabric()).saturating_add(1);
         loop {
+            // Also where this is refused: a node may not answer because it cannot read a line.
+            self.mend_directives(heap);
             // CLEAR-D1.
             let mut waiting = self.waiting_for_line(number).into_iter();
             if let Some(node) = waiting.find(|node| !idle.contains(node)) {
                 return Err(DirectiveError::Unanswered { node });
             }
-            self.mend_directives(heap);
             // CLEAR-D11: the line behind the one that is written now.
             match self.said_again(number + 1, &directive) {
                 Some(again) if *lines_left > 0 => {
