@@ -22,7 +22,8 @@
 //!   takes part and has blocks has answered it. A node without blocks has nothing to clear or pin.
 //! - **CLEAR-D6** No owner reads on behind a line that it cannot read. The asking node looks at its
 //!   lines in memory while it waits, and before it asks again: it writes a damaged one anew. Where
-//!   the process that knew the directive is gone, the new line says *void*, and it is logged.
+//!   the process that knew the directive is gone, the new line says *void*, and it is logged. A line
+//!   of a directive that was not counted stays, until a node waits for what it has overwritten.
 //! - **CLEAR-D9** Beside the count, in its line and stored before it, the asking node has the number of
 //!   the last directive whose line was written again, and of the last among these that cleared drives.
 //!   An agent that comes after many directives knows by them whether it has missed a clear.

@@ -1,6 +1,6 @@
 //! Directives under damage, deaths and misuse.
 
-use super::clear::{keep_up, publish_for, tenant};
+use super::clear::{die_before_the_count, keep_up, publish_for, tenant};
 use super::orphan::there;
 use super::*;
 use crate::upkeep::pin_and_answer;
@@ -88,6 +88,28 @@ fn a_damaged_line_is_written_again_when_no_line_is_left() {
         assert_eq!(keep_up(a, clock), 1);
         assert!(b.clear(clock, None).is_ok());
     });
+}
+
+/// Nobody waited for the node when the next line was written, as it had no blocks. The process that wrote
+/// that line died before it counted it.
+#[test]
+fn a_node_that_has_blocks_now_reads_on_behind_what_was_not_counted() {
+    let rig = Rig::new(3, 32, 64);
+    let (first, second, manager) = (rig.join(0), rig.join(1), rig.join(2));
+    let clock = rig.serve(&[&first, &second, &manager]);
+    let [a, b] = [&first, &second].map(|it| Cache::attach(it, &clock).unwrap());
+    let mut last = die_before_the_count(&a, &b, &clock);
+    let c = Cache::attach(&manager, &clock).unwrap();
+    publish_for(&c, &clock, &tenant(), 3);
+    assert_eq!(keep_up(&c, &clock), 0);
+    let left = [&first, &second, &manager].map(|it| it.node());
+    assert_eq!(a.cleared(&clock, &mut last), Ok(left.to_vec()));
+    for cache in [&a, &b] {
+        keep_up(cache, &clock);
+    }
+    assert_eq!(keep_up(&c, &clock), 1);
+    assert_eq!(a.cleared(&clock, &mut last), Ok(vec![]));
+    assert!(a.clear(&clock, None).is_ok());
 }
 
 /// A host whose only process is a lock manager keeps no blocks, and reads no directive.

@@ -135,12 +135,19 @@ impl<B: Backend> Cache<'_, B> {
         refresh_all(fabric, numbers.clone().map(|number| areas.line(number).range()));
         for number in numbers {
             let line = directives.line(number);
-            if line.own(fabric).is_ok_and(|line| line.may_be(number, count)) {
+            let said = line.own(fabric).ok();
+            if said.is_some_and(|said| said.directive(number).is_some()) {
+                continue;
+            }
+            // It overwrites one that a node may have passed over while it had no blocks (CLEAR-D1). A node
+            // that has blocks now reads on.
+            let is_uncounted = said.is_some_and(|said| said.may_be(number, count));
+            if is_uncounted && self.waiting_for_line(count.saturating_add(1)).is_empty() {
                 continue;
             }
             let known = self.process_state().issued(number);
             line.publish(fabric, &DirectiveLine::new(number, known.unwrap_or(Directive::Void)));
-            if known.is_none() {
+            if known.is_none() && !is_uncounted {
                 tracing::warn!(
                     number,
                     "a clear or pin that an earlier process of this node asked for was damaged in \
