@@ -390,7 +390,8 @@ class Session:
         """The same session for a thread that waits at once for everything that it begins. The calling
         thread does lookups, and fetches and publishes of a few megabytes, before the call returns,
         without Python's lock, where no other thread of the process does so at the time. No other thread
-        is woken for them."""
+        is woken for them. The threads of the pool do a publish that may wait for memory for more than 2
+        seconds (``chunk_timeout_ms``)."""
     def lookup(
         self,
         hashes: _Hashes,

@@ -18,7 +18,7 @@ use crate::prefix::Prefix;
 /// How long a wait continues before it checks for Ctrl-C, in milliseconds.
 const SIGNALS_MS: u64 = 100;
 /// A thread that works on what it waits for checks for Ctrl-C after so long at the latest.
-const WORKS_WITHIN: Duration = Duration::from_secs(2);
+pub(crate) const WORKS_WITHIN: Duration = Duration::from_secs(2);
 
 /// A result that is taken once, from any thread.
 pub(crate) struct Pending<T> {
@@ -226,12 +226,9 @@ impl PublishResult {
 pub(crate) struct Publish(Pending<Published<ReadBlock>>);
 
 impl Publish {
-    /// One that waits for memory for so long at most.
-    pub(crate) fn new(
-        completion: Completion<Published<ReadBlock>>,
-        chunk_timeout: Duration,
-    ) -> Self {
-        Self(match chunk_timeout > WORKS_WITHIN {
+    /// One that the threads of the pool do where it `may_take_long`.
+    pub(crate) fn new(completion: Completion<Published<ReadBlock>>, may_take_long: bool) -> Self {
+        Self(match may_take_long {
             true => Pending::left_to_threads(completion),
             false => completion.into(),
         })

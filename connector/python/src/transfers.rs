@@ -4,7 +4,7 @@ use pyo3::prelude::*;
 use rackline::memory::{LentSession, Place};
 use rackline::{AsyncSession, BlockHash, KeySpace, MatchedBlock, NewBlock, SubmitErrorKind};
 
-use crate::completion::{Fetch, Publish};
+use crate::completion::{Fetch, Publish, WORKS_WITHIN};
 use crate::error::{error, number, refused_because};
 use crate::gpu::place;
 use crate::layered::{LayeredFetch, LayeredPublish};
@@ -19,6 +19,20 @@ pub(crate) fn begin<T: Send>(
     call: impl FnOnce(&AsyncSession) -> T + Send,
 ) -> T {
     if session.is_by_caller() { py.detach(|| call(session)) } else { call(session) }
+}
+
+/// Begins what `call` begins, of blocks in that place: without Python's lock where the calling thread
+/// works, and where a GPU's driver is called (PYTHON-Y1).
+fn begin_at<T: Send>(
+    py: Python<'_>,
+    session: &AsyncSession,
+    place: Place,
+    call: impl FnOnce(&LentSession) -> Result<T, SubmitErrorKind> + Send,
+) -> PyResult<T> {
+    let begin = || call(&LentSession::new(session, place)?);
+    let takes_long = session.is_by_caller() || matches!(place, Place::Gpu { .. });
+    let begun = if takes_long { py.detach(begin) } else { begin() };
+    begun.map_err(refused_because)
 }
 
 /// Sessions of which each has a cut of the same blocks. A transfer has all cuts of a block, and then
@@ -61,8 +75,11 @@ impl Sessions {
         }
         let bytes = memory.read(py, numbers)?;
         let blocks = self.new_blocks(hashes, first_depth..=u32::MAX, bytes);
-        let publish = self.begin(py, place, |session| session.publish(blocks))?;
-        Ok(Publish::new(publish, self.session.options().chunk_timeout()))
+        // Ctrl-C does not end what a thread waits for while it works itself.
+        let may_take_long = self.session.options().chunk_timeout() > WORKS_WITHIN;
+        let session = if may_take_long { self.session.by_threads() } else { self.session.clone() };
+        let publish = begin_at(py, &session, place, |session| session.publish(blocks))?;
+        Ok(Publish::new(publish, may_take_long))
     }
 
     /// `found` is what each session found.
@@ -107,22 +124,10 @@ impl Sessions {
         let blocks = self.new_blocks(hashes, depths.iter().copied(), bytes);
         let (gpu, layers) = (memory.gpu(), memory.layers());
         let place = gpu.map_or(Place::Process, |gpu| Place::Gpu { gpu, stream: None });
-        let publish = self.begin(py, place, |session| session.publish_by_layers(blocks, layers))?;
+        let publish = begin_at(py, &self.session, place, |session| {
+            session.publish_by_layers(blocks, layers)
+        })?;
         Ok(LayeredPublish::new(publish, gpu))
-    }
-
-    /// Begins what `call` begins, of blocks in that place: without Python's lock where the calling
-    /// thread works, and where a GPU's driver is called (PYTHON-Y1).
-    fn begin<T: Send>(
-        &self,
-        py: Python<'_>,
-        place: Place,
-        call: impl FnOnce(&LentSession) -> Result<T, SubmitErrorKind> + Send,
-    ) -> PyResult<T> {
-        let begin = || call(&LentSession::new(&self.session, place)?);
-        let takes_long = self.session.is_by_caller() || matches!(place, Place::Gpu { .. });
-        let begun = if takes_long { py.detach(begin) } else { begin() };
-        begun.map_err(refused_because)
     }
 
     /// Refuses memory whose blocks are not those of the sessions, or other than so many.
@@ -182,7 +187,7 @@ impl Sessions {
         let (blocks, count) = self.in_turns(found)?;
         self.check(memory, count, numbers.len())?;
         let to = memory.write(py, numbers)?;
-        self.begin(py, place, |session| call(session, blocks, to))
+        begin_at(py, &self.session, place, |session| call(session, blocks, to))
     }
 
     /// The blocks of a fetch, in turns: what each session found. And how many there are of each.

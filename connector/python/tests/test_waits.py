@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import unittest
+from collections.abc import Callable
 from typing import Any
 
 import rackline
@@ -28,17 +29,18 @@ def one_block() -> rackline.BlockMemory:
     return rackline.block_memory(memoryview(bytearray(BLOCK_BYTES)).cast("B", (1, BLOCK_BYTES)))
 
 
-def interrupted(transfer: Any) -> None:
-    """Waits for a transfer that does not end. The process ends with it."""
+def interrupted(wait: Callable[[], Any]) -> None:
+    """Waits for what does not end. The process ends with it."""
     threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
     try:
-        transfer.wait()
+        wait()
     except KeyboardInterrupt:
         print("interrupted", flush=True)
     os._exit(0)
 
 
-def waits_for_memory(path: str) -> None:
+def in_a_full_pool(path: str) -> tuple[rackline.Session, Any]:
+    """A session whose publishes wait for memory, and what is kept meanwhile."""
     pool = rackline.Pool(path, 0)
     model = rackline.Model(name="tiny", revision="1", dtype="f16", **NUMBERS)
     session = pool.session(model, BLOCK_BYTES, chunk_timeout_ms=0, hold_ms=2_000_000)
@@ -46,12 +48,21 @@ def waits_for_memory(path: str) -> None:
     while session.publish(name(len(held)), 0, memory, [0]).wait().published:
         held.append(session.lookup(name(len(held)), hold=True).wait())
     assert 0 < len(held) < 200
-    patient = pool.session(model, BLOCK_BYTES, chunk_timeout_ms=PATIENT_MS)
+    return pool.session(model, BLOCK_BYTES, chunk_timeout_ms=PATIENT_MS), (pool, held)
+
+
+def waits_for_memory(path: str) -> None:
+    (patient, _kept), memory = in_a_full_pool(path), one_block()
     # The thread that copies has this one.
     first = patient.publish(name(200), 0, memory, [0])
     second = patient.publish(name(201), 0, memory, [0])
     assert first.wait(100) is None
-    interrupted(second)
+    interrupted(second.wait)
+
+
+def begins_what_waits_for_memory(path: str) -> None:
+    (patient, _kept), memory = in_a_full_pool(path), one_block()
+    interrupted(lambda: patient.by_caller().publish(name(200), 0, memory, [0]).wait())
 
 
 def waits_for_a_publish_before(path: str) -> None:
@@ -63,7 +74,7 @@ def waits_for_a_publish_before(path: str) -> None:
     second.layer_ready(0)
     second.finish()
     assert second.wait(100) is None and first is not None
-    interrupted(second)
+    interrupted(second.wait)
 
 
 class Waits(unittest.TestCase):
@@ -76,6 +87,9 @@ class Waits(unittest.TestCase):
 
     def test_for_memory(self) -> None:
         self.ends("waits_for_memory")
+
+    def test_for_memory_where_the_calling_thread_works(self) -> None:
+        self.ends("begins_what_waits_for_memory")
 
     def test_for_a_publish_by_layers_that_is_not_ended(self) -> None:
         self.ends("waits_for_a_publish_before")

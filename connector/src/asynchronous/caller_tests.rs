@@ -47,6 +47,7 @@ fn the_calling_thread_does_short_work_before_the_call_returns() {
     assert!(!session.is_by_caller());
     let session = session.by_caller();
     assert!(session.is_by_caller() && session.clone().is_by_caller());
+    assert!(!session.by_threads().is_by_caller());
 
     let (block_1, who) = told(1, None);
     let published = session.publish(vec![block_1]).unwrap().poll().unwrap();

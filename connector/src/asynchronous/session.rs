@@ -123,6 +123,13 @@ impl<E: AsyncEngine> AsyncSession<E> {
         Self { by_caller: true, ..self.clone() }
     }
 
+    /// The same session for a thread that does not work in the call itself: the opposite of
+    /// [`by_caller`](Self::by_caller).
+    #[must_use]
+    pub fn by_threads(&self) -> Self {
+        Self { by_caller: false, ..self.clone() }
+    }
+
     /// Whether calls of it may do the work before they return ([`by_caller`](Self::by_caller)).
     #[must_use]
     pub fn is_by_caller(&self) -> bool {
