@@ -31,6 +31,8 @@ def one_block() -> rackline.BlockMemory:
 
 def interrupted(wait: Callable[[], Any]) -> None:
     """Waits for what does not end. The process ends with it."""
+    # A shell starts what runs in the background with this signal ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT)).start()
     try:
         wait()
