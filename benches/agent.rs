@@ -25,6 +25,7 @@ use rackline_agent::{
     Agent, BackupSettings, DriveFolder, RestoreSettings, ScheduleSettings, Settings,
 };
 use rackline_benches::{median, processor_seconds};
+use tempfile::TempDir;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
@@ -47,7 +48,7 @@ fn main() -> Outcome<()> {
     let is_bench = std::env::args().any(|argument| argument == "--bench");
     let folder = std::env::var_os("RACKLINE_BENCH_FOLDER")
         .map_or_else(|| PathBuf::from(env!("CARGO_TARGET_TMPDIR")), PathBuf::from);
-    beside(&folder, if is_bench { 21 } else { 1 })?;
+    beside(&folder, if is_bench { 15 } else { 1 })?;
     costs(&folder, if is_bench { 5 } else { 1 })?;
     lookups(&folder, if is_bench { 1001 } else { 1 })
 }
@@ -145,16 +146,62 @@ enum Beside {
 const WAYS: [Beside; 5] =
     [Beside::Nothing, Beside::Arithmetic, Beside::Copies, Beside::Backups, Beside::Forwards];
 
-/// Publish and fetch, by what runs beside them. All ways take turns in each round.
+/// Publish and fetch, by what runs beside them, in times of those with nothing beside them.
+///
+/// It matters in which memory a pool lies. So each has the agent once, and each ratio is the geometric
+/// mean of both passes.
 fn beside(folder: &Path, rounds: usize) -> Outcome<()> {
-    let folder = tempfile::tempdir_in(folder)?;
-    let (with, without) = (region(BLOCK)?, region(BLOCK)?);
-    let agent = start(&with, folder.path())?;
-    let pools = [Pool::attach(with.path(), 0)?, Pool::attach(without.path(), 0)?];
-    for pool in &pools {
+    let regions = [region(BLOCK)?, region(BLOCK)?];
+    for region in &regions {
         // As `rackline format` does. Else the time of a publish is that of the system's page faults.
+        let pool = Pool::attach(region.path(), 0)?;
         pool.attachment().region().prefault(64 << 20, |_, _| ())?;
     }
+    let [first, second] = [0, 1].map(|pass| {
+        let (with, without) = (&regions[pass], &regions[1 - pass]);
+        pass_beside(&tempfile::tempdir_in(folder)?, [with, without], pass, rounds)
+    });
+    let (first, second) = (first?, second?);
+    let ratio = |way: Beside, at: usize| {
+        let at = 2 * way as usize + at;
+        (first.ratios[at] * second.ratios[at]).sqrt()
+    };
+    let ratios = |way| format!("{:.2} and {:.2}", ratio(way, 0), ratio(way, 1));
+    let mib = |way: Beside| (first.written[way as usize] + second.written[way as usize]) >> 20;
+    println!(
+        "blocks of {} KiB, publish and fetch in times of a quiet pool\n\
+         between forwards that the agent is told of: {}; {} MiB backed up meanwhile\n\
+         while backups run at any time: {}; {} MiB\n\
+         beside a thread that copies memory: {}\n\
+         beside a thread that computes: {}",
+        BLOCK >> 10,
+        ratios(Beside::Forwards),
+        mib(Beside::Forwards),
+        ratios(Beside::Backups),
+        mib(Beside::Backups),
+        ratios(Beside::Copies),
+        ratios(Beside::Arithmetic),
+    );
+    Ok(())
+}
+
+/// What one pass found.
+struct Pass {
+    /// Median ratios of publish and fetch of each way.
+    ratios: [f64; 2 * WAYS.len()],
+    /// Bytes that were backed up in each way.
+    written: [u64; WAYS.len()],
+}
+
+/// All ways take turns in each round. Only the first of the pools has an agent.
+fn pass_beside(
+    folder: &TempDir,
+    regions: [&ScratchRegion; 2],
+    pass: usize,
+    rounds: usize,
+) -> Outcome<Pass> {
+    let agent = start(regions[0], folder.path())?;
+    let pools = [Pool::attach(regions[0].path(), 0)?, Pool::attach(regions[1].path(), 0)?];
     let [busy, quiet] = [pools[0].session(options(BLOCK)?)?, pools[1].session(options(BLOCK)?)?];
     let mut buffer = vec![0x5a; BLOCK];
     let mut ways = WAYS;
@@ -175,7 +222,8 @@ fn beside(folder: &Path, rounds: usize) -> Outcome<()> {
             };
             // The agent learns how long they take.
             (0..4).for_each(|_| forward());
-            let numbers = hashes((WAYS.len() * round + way as usize) * BLOCKS, BLOCKS);
+            let number = WAYS.len() * (pass * (rounds + 1) + round) + way as usize;
+            let numbers = hashes(number * BLOCKS, BLOCKS);
             let (backlog, blocks) = numbers.split_at(BLOCKS - TIMED);
             let (all, before) = (agent.figures().backed_up + BLOCKS as u64, written_bytes(&agent));
             publish(session, backlog, &buffer)?;
@@ -201,20 +249,9 @@ fn beside(folder: &Path, rounds: usize) -> Outcome<()> {
             }
         }
     }
-    let [_, _, put_a, get_a, put_c, get_c, put_b, get_b, put_f, get_f] = ratios.map(median);
-    let mib = |way: Beside| written[way as usize] >> 20;
-    println!(
-        "blocks of {} KiB, publish and fetch in times of a quiet pool\n\
-         between forwards that the agent is told of: {put_f:.2} and {get_f:.2}; {} MiB backed up meanwhile\n\
-         while backups run at any time: {put_b:.2} and {get_b:.2}; {} MiB\n\
-         beside a thread that copies memory: {put_c:.2} and {get_c:.2}\n\
-         beside a thread that computes: {put_a:.2} and {get_a:.2}",
-        BLOCK >> 10,
-        mib(Beside::Forwards),
-        mib(Beside::Backups),
-    );
     agent.stop()?;
-    Ok(())
+    let ratios = ratios.map(median);
+    Ok(Pass { ratios, written })
 }
 
 /// Bytes that were given to drives so far.

@@ -37,6 +37,11 @@ const SEEN_MS: u64 = 500;
 const SEEN_MS_MAX: u64 = 10_000;
 /// How long the thread that keeps the host's table of blocks on drives rests.
 const SYNC_MS: u64 = 2;
+/// How long the thread that restores rests when nothing is asked of it, in microseconds: so many times in
+/// a row, then for longer. It neither spins nor yields, since engines need the processors.
+const REST_US: u64 = 100;
+const RESTS: u32 = 200;
+const LONG_REST_US: u64 = 1000;
 /// How long the backlog is written when the agent is stopped.
 const STOP_MS: u64 = 5_000;
 
@@ -352,10 +357,10 @@ fn back_up(
         region,
     };
     let mut mover = Mover::new(parts, announcer, &settings.backup);
-    let mut tries = 0;
     while !shared.stop.load(Ordering::Relaxed) {
-        tries = if mover.turn()? { 0 } else { tries + 1 };
-        clock.pause(tries);
+        if !mover.turn()? {
+            mover.rest();
+        }
     }
     mover.stop(STOP_MS)
 }
@@ -371,13 +376,13 @@ fn restore(
     let Shared { figures, reads, settings, gate, .. } = shared;
     let parts = RestoreParts { cache, clock, dma, store, figures, reads, damaged, gate };
     let mut restorer = Restorer::new(parts, desk, &settings.restore);
-    let mut tries = 0;
+    let mut rests: u32 = 0;
     while !shared.stop.load(Ordering::Relaxed) {
         if restorer.turn()? {
-            tries = 0;
-        } else if !restorer.wait(1) {
-            tries += 1;
-            clock.pause(tries);
+            rests = 0;
+        } else if !restorer.wait(LONG_REST_US) {
+            clock.sleep_us(if rests < RESTS { REST_US } else { LONG_REST_US });
+            rests = rests.saturating_add(1);
         }
     }
     restorer.stop()

@@ -29,6 +29,11 @@ const ROOM_MS: u64 = 1_000;
 /// While the directory has no room, blocks that it has no room for are counted anew so many times less
 /// often than they would be tried.
 const COUNTED_LESS_OFTEN: u64 = 10;
+/// How long the agent rests when nothing was to do, in microseconds. Engines need the processors: it
+/// neither spins nor yields.
+const LOOK_US: u64 = 1_000;
+/// The same while blocks wait: a forward may have begun, and takes milliseconds.
+const WINDOW_LOOK_US: u64 = 200;
 /// Blocks that wait for their age at most.
 const WAITING_MAX: usize = 1 << 20;
 
@@ -170,6 +175,11 @@ impl<'a> Mover<'a> {
         Ok(is_busy)
     }
 
+    /// Waits until a write is over, or until it is time for the next look.
+    pub(crate) fn rest(&self) {
+        self.writes.wait(if self.backlog.is_empty() { LOOK_US } else { WINDOW_LOOK_US });
+    }
+
     /// Writes what waits and is admitted, and makes it durable: the agent stops in order. Blocks that
     /// are not old enough are left out.
     ///
@@ -178,13 +188,12 @@ impl<'a> Mover<'a> {
     pub(crate) fn stop(mut self, limit_ms: u64) -> Result<(), DriveError> {
         let clock = self.parts.clock;
         let until_ms = clock.now_ms() + limit_ms;
-        let mut tries = 0;
         self.turns.stop();
         while clock.now_ms() < until_ms && !(self.backlog.is_empty() && self.turns.under_way() == 0)
         {
-            let is_busy = self.write() | self.end_writes();
-            tries = if is_busy { 0 } else { tries + 1 };
-            clock.pause(tries);
+            if !(self.write() | self.end_writes()) {
+                self.writes.wait(LOOK_US);
+            }
         }
         self.commit()?;
         self.turns.keep();

@@ -1,8 +1,9 @@
 //! Blocks of the pool, copied into memory of the agent, on their way to a drive.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, unbounded};
+use crossbeam_channel::{Receiver, Select, Sender, unbounded};
 use kv_cache::{BlockKey, Handle, Wanted};
 use kv_drive::encoding::{Encoded, Encoder, EncoderFigures, EncodingOptions, Plain};
 use kv_drive::io::Buffer;
@@ -251,6 +252,14 @@ impl Writes {
             self.tickets.remove(&write);
         }
         is_given_up
+    }
+
+    /// Waits until a write is over that [`ended`](Self::ended) returns, for `us` microseconds at most.
+    pub(super) fn wait(&self, us: u64) {
+        let mut told = Select::new();
+        told.recv(&self.told);
+        // What is told stays there.
+        let _ = told.ready_timeout(Duration::from_micros(us));
     }
 
     /// The writes that are over. One that was given up before is not told of again.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, unbounded};
+use crossbeam_channel::{Receiver, Select, Sender, unbounded};
 use cxl_shm::clock::{Clock as _, SystemClock};
 use cxl_shm::crash::{self, CrashPoint};
 use kv_cache::tier::{AskedRestore, DriveError, RestoreDesk};
@@ -173,15 +173,17 @@ impl<'a> Restorer<'a> {
         self.parts.gate.follow(self.stopped.0);
     }
 
-    /// Waits until a read ends, for at most `ms`. Says whether a read is under way.
-    pub(crate) fn wait(&mut self, ms: u64) -> bool {
-        if self.reading.is_empty() {
-            return false;
+    /// While reads are under way: waits until one is over, for `us` microseconds at most. `false` when
+    /// none is.
+    pub(crate) fn wait(&self, us: u64) -> bool {
+        let are_some = !self.reading.is_empty();
+        if are_some {
+            let mut told = Select::new();
+            told.recv(&self.told);
+            // What is told stays there.
+            let _ = told.ready_timeout(Duration::from_micros(us));
         }
-        let arrived = self.told.recv_timeout(Duration::from_millis(ms));
-        // Sent again to itself: `end` takes all that have arrived together.
-        arrived.into_iter().for_each(|read| drop(self.tell.send(read)));
-        true
+        are_some
     }
 
     /// Answers all requests that wait: the agent stops.
