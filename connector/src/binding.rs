@@ -37,6 +37,12 @@ impl Binding {
         (!cpus.is_empty() && cpus.len() < allowed.len()).then_some(Self { cpus })
     }
 
+    /// How many there are.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn cpus(&self) -> usize {
+        self.cpus.len()
+    }
+
     /// Binds the calling thread. It stays where it is when the system refuses, which is said.
     pub(crate) fn bind_this_thread(&self) {
         let mut set = CpuSet::new();

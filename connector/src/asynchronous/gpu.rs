@@ -25,8 +25,10 @@ use cxl_shm::fork::ProcessMark;
 use super::engine::Copies;
 use super::readiness::Opener;
 use super::{AsyncEngine, AsyncSession, LayeredPublish, Running, SubmitErrorKind};
+use crate::binding::Binding;
 use crate::dma::cuda::{
-    CudaDma, CudaError, CudaFigures, EngineStream, Order, PoolReach, SharedFigures, Summing,
+    AheadThreads, CudaDma, CudaError, CudaFigures, CudaOptions, EngineStream, Order, PoolReach,
+    SharedFigures, Summing,
 };
 use crate::dma::lock;
 
@@ -107,6 +109,8 @@ pub(super) struct Gpus {
     open: ManuallyDrop<Mutex<Option<Open>>>,
     /// One is opened at a time: that may take seconds, in which the others continue.
     opening: Mutex<()>,
+    /// The CPUs of threads that register the pool at once.
+    binding: Option<Binding>,
 }
 
 #[derive(Debug)]
@@ -116,10 +120,10 @@ struct Open {
 }
 
 impl Gpus {
-    pub(super) fn new(fabric: MappedFabric) -> Self {
+    pub(super) fn new(fabric: MappedFabric, binding: Option<Binding>) -> Self {
         let open = Open { fabric, engines: BTreeMap::new() };
         let open = ManuallyDrop::new(Mutex::new(Some(open)));
-        Self { open, opening: Mutex::new(()) }
+        Self { open, opening: Mutex::new(()), binding }
     }
 
     /// The engine of a GPU, made when it is not there.
@@ -135,13 +139,25 @@ impl Gpus {
         let engine = match another {
             // Pages are pinned once for all GPUs.
             Some(another) => another.beside(gpu)?,
-            None => CudaDma::new(fabric, gpu)?,
+            None => self.first(fabric, gpu)?,
         };
         match &mut *lock(&self.open) {
             // Closed meanwhile: the engine ends here.
             None => Err(GpuError::Closed),
             Some(open) => Ok(open.engines.entry(gpu).or_insert(engine).clone()),
         }
+    }
+
+    /// The engine of the first GPU, with the registrations of all. Threads that register the pool at
+    /// once run near its memory.
+    fn first(&self, fabric: MappedFabric, gpu: usize) -> Result<CudaDma, CudaError> {
+        let options = CudaOptions::from_environment()?;
+        let Some(binding) = &self.binding else {
+            return CudaDma::with_options(fabric, gpu, options);
+        };
+        let begin = || binding.bind_this_thread();
+        let threads = AheadThreads { count: binding.cpus(), begin: &begin };
+        CudaDma::with_threads(fabric, gpu, options, threads)
     }
 
     /// The engine of a GPU, when it was opened. Does not wait for one that is being opened.

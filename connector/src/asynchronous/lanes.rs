@@ -90,18 +90,22 @@ pub(super) struct Started {
     pub(super) threads: Vec<ThreadId>,
 }
 
-/// Starts the threads.
+/// Starts the threads. Those that copy are bound as `binding` says.
 ///
 /// # Errors
 /// [`PoolError`]. The process has left the pool then.
-pub(super) fn start(pool: Pool, options: &AsyncOptions) -> Result<Started, PoolError> {
+pub(super) fn start(
+    pool: Pool,
+    options: &AsyncOptions,
+    binding: Option<&Binding>,
+) -> Result<Started, PoolError> {
     let turns = Arc::new(Turns::new(options.queue_depth()));
     let (cache, member) = pool.join_beside()?;
     let (dma, clock) = (pool.dma().clone(), *pool.clock());
     let prefetches = Arc::clone(pool.prefetches());
     let guest = Arc::new(Guest::new(Place { cache, member, dma, clock, prefetches }));
     let mut copying = Vec::new();
-    let started = start_copying(&pool, options, &turns, &mut copying)
+    let started = start_copying(&pool, (options, binding), &turns, &mut copying)
         .and_then(|()| start_restoring(&pool, options, &mut copying));
     let restores = match started {
         Ok(restores) => restores,
@@ -154,12 +158,10 @@ fn start_restoring(
 /// Adds the threads that copy to `copying`, until one cannot be started.
 fn start_copying(
     pool: &Pool,
-    options: &AsyncOptions,
+    (options, binding): (&AsyncOptions, Option<&Binding>),
     turns: &Arc<Turns>,
     copying: &mut Vec<JoinHandle<LocalMember>>,
 ) -> Result<(), PoolError> {
-    let region = pool.attachment().region();
-    let binding = options.binds_threads().then(|| Binding::of(region)).flatten();
     let of_copies = (0..options.copy_threads()).map(|n| (format!("copy-{n}"), Serves::Copies));
     let of_fetches =
         (0..options.fetch_threads()).map(|n| (format!("fetch-{n}"), Serves::FetchesOnly));
@@ -167,7 +169,7 @@ fn start_copying(
     for (name, serves) in of_copies.chain(of_fetches).chain(of_layers) {
         let (turns, dma) = (Arc::clone(turns), pool.dma().clone());
         let prefetches = Arc::clone(pool.prefetches());
-        let binding = binding.clone();
+        let binding = binding.cloned();
         let run = move |cache: &LocalCache<'_>, clock: &SystemClock| {
             binding.iter().for_each(Binding::bind_this_thread);
             serve(&Desk { cache, dma: &dma, clock, prefetches: &prefetches }, &turns, serves);

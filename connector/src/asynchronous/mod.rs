@@ -70,6 +70,7 @@ use cxl_shm::fork::ProcessMark;
 use cxl_shm::units::NodeId;
 use kv_cache::{Metrics, ProcessState};
 
+use crate::binding::Binding;
 use crate::dma::HostDma;
 use crate::options::{AsyncOptions, SessionOptions};
 use crate::pool::{Pool, PoolError};
@@ -168,15 +169,18 @@ impl AsyncPool {
         options.check()?;
         let pool = Pool::attach_with(path, node, options.pool())?;
         let (node, process_state) = (pool.node(), Arc::clone(pool.process_state()));
+        let region = pool.attachment().region();
+        let binding = options.binds_threads().then(|| Binding::of(region)).flatten();
         #[cfg(feature = "cuda")]
-        let fabric = pool.attachment().region().fabric().clone();
+        let fabric = region.fabric().clone();
         let block_bytes_max = pool.block_bytes_max();
         let (share_bytes, prefetches) = (pool.share_bytes(), Arc::clone(pool.prefetches()));
-        let Started { lanes, guest, keeper, threads } = lanes::start(pool, options)?;
+        let Started { lanes, guest, keeper, threads } =
+            lanes::start(pool, options, binding.as_ref())?;
         let lanes = ManuallyDrop::new(Mutex::new(Some((lanes, keeper))));
         // Not before: what it has is let go by `close` alone, and the pool would stay mapped.
         #[cfg(feature = "cuda")]
-        let gpus = gpu::Gpus::new(fabric);
+        let gpus = gpu::Gpus::new(fabric, binding);
         let running = Running {
             process: ProcessMark::of_this(),
             node,

@@ -18,7 +18,7 @@ use super::memory::{DeviceDestination, DeviceSource, EngineStream};
 use super::options::CudaOptions;
 use super::order::Order;
 use super::reach::PoolReach;
-use super::registration::{Pins, Registration};
+use super::registration::{AheadThreads, Pins, Registration};
 use super::sums::Kernel;
 use super::turn::{EndsInTurn, SLEEPING, Turn};
 use crate::dma::{Checksum, DmaError, HostDma};
@@ -147,8 +147,21 @@ impl CudaDma {
         gpu: usize,
         options: CudaOptions,
     ) -> Result<Self, CudaError> {
+        Self::with_threads(fabric, gpu, options, AheadThreads::anywhere())
+    }
+
+    /// As [`with_options`](Self::with_options). What is registered at once is registered on `threads`.
+    ///
+    /// # Errors
+    /// As for `new`.
+    pub(crate) fn with_threads(
+        fabric: MappedFabric,
+        gpu: usize,
+        options: CudaOptions,
+        threads: AheadThreads<'_>,
+    ) -> Result<Self, CudaError> {
         Self::make(fabric, gpu, options, |context, fabric| {
-            match Registration::open(context, fabric.mapping(), &options) {
+            match Registration::open(context, fabric.mapping(), &options, threads) {
                 Ok((registration, reach)) => (Some(registration), reach),
                 Err(reason) => (None, PoolReach::Bounced { reason }),
             }

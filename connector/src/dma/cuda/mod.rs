@@ -99,3 +99,4 @@ pub use memory::{DeviceDestination, DeviceSource, EngineStream};
 pub use options::CudaOptions;
 pub(crate) use order::Order;
 pub use reach::PoolReach;
+pub(crate) use registration::AheadThreads;

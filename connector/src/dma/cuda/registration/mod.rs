@@ -52,6 +52,7 @@ use cxl_shm::units::Extent;
 use super::options::CudaOptions;
 use super::reach::PoolReach;
 use crate::dma::lock;
+pub(crate) use ahead::AheadThreads;
 use mapped::MappedPool;
 use pieces::Pieces;
 pub(super) use pins::Pins;
@@ -90,7 +91,7 @@ pub(super) type Registration = Registrations<MappedPool>;
 
 impl Registration {
     /// Registers the first piece of `mapping`, as memory or else as memory of a device. All others are
-    /// registered in the same way, when they are used, or now: as `options` say.
+    /// registered in the same way: when they are used, or now, on `threads`, as `options` say.
     ///
     /// # Errors
     /// The driver's reasons; nothing is registered then.
@@ -98,6 +99,7 @@ impl Registration {
         context: &Arc<CudaContext>,
         mapping: &Arc<Mapping>,
         options: &CudaOptions,
+        threads: AheadThreads<'_>,
     ) -> Result<(Arc<Self>, PoolReach), String> {
         let pieces = Pieces::new(mapping.bytes(), options.registered_piece_bytes);
         let mut refused = Vec::new();
@@ -111,7 +113,7 @@ impl Registration {
             match first {
                 Ok(()) => {
                     if options.register_at_start {
-                        registration.register_at_start();
+                        registration.register_at_start(threads);
                     }
                     return Ok((registration, reach));
                 }

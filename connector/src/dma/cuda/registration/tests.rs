@@ -42,6 +42,8 @@ struct State {
     /// Most pieces at once.
     most: usize,
     registrations: u32,
+    /// Threads that registered.
+    threads: BTreeSet<String>,
     /// Bytes that it registers at most; `None`: all.
     room_bytes: Option<u64>,
     refuses_to_unregister: bool,
@@ -57,6 +59,7 @@ impl Registrar for Arc<StandIn> {
             gate.opened.recv().unwrap();
         }
         let mut state = lock(&self.state);
+        state.threads.insert(format!("{:?}", std::thread::current().id()));
         assert!(!state.panics, "a registration that panics");
         let bytes = state.registered.values().sum::<u64>() + piece.bytes();
         if state.room_bytes.is_some_and(|room| bytes > room) {
@@ -359,7 +362,7 @@ fn a_pool_is_registered_ahead_as_far_as_the_limit_allows() {
     for (limit, expected) in [(3, vec![0, 1, 2]), (9, vec![0, 1, 2, 3, 4])] {
         let (driver, pool) = pool(5, limit);
         let seen = Mutex::new(Vec::new());
-        pool.register_ahead(3, |done| lock(&seen).push(done)).unwrap();
+        pool.register_ahead(threads(3), |done| lock(&seen).push(done)).unwrap();
         assert_eq!((driver.registered(), driver.mistakes()), (expected.clone(), vec![]));
         assert_eq!(*lock(&seen), (1..=expected.len() as u64).collect::<Vec<_>>());
         assert_eq!(lock(pool.figures()).unregistrations, 0);
@@ -371,7 +374,7 @@ fn what_is_refused_ahead_ends_it_with_the_reason() {
     let (driver, pool) = pool(8, 8);
     lock(&driver.state).room_bytes = Some(0);
     let seen = Mutex::new(Vec::new());
-    let refused = pool.register_ahead(2, |done| lock(&seen).push(done));
+    let refused = pool.register_ahead(threads(2), |done| lock(&seen).push(done));
     assert_eq!(refused, Err("no room".into()));
     assert!(lock(&seen).is_empty());
     assert!(lock(pool.figures()).refused <= 2, "one a thread");
@@ -381,7 +384,27 @@ fn what_is_refused_ahead_ends_it_with_the_reason() {
 fn registering_ahead_ends_when_the_driver_has_no_room_for_more() {
     let (driver, pool) = pool(8, 8);
     lock(&driver.state).room_bytes = Some(3 * PIECE);
-    let refused = pool.register_ahead(1, |_| ());
+    let refused = pool.register_ahead(threads(1), |_| ());
     assert_eq!(refused, Err("it has no room for more".into()));
     assert_eq!((driver.registered(), driver.mistakes()), (vec![1, 2, 3], vec![]));
+}
+
+fn threads(count: usize) -> AheadThreads<'static> {
+    AheadThreads { count, ..AheadThreads::anywhere() }
+}
+
+#[test]
+fn threads_that_register_ahead_are_bound_and_their_caller_is_not() {
+    use std::thread::current;
+    let (driver, pool) = pool(4, 4);
+    let begun = Mutex::new(BTreeSet::new());
+    let begin = || {
+        lock(&begun).insert(format!("{:?}", current().id()));
+    };
+    pool.register_ahead(AheadThreads { count: 2, begin: &begin }, |_| ()).unwrap();
+    assert_eq!(driver.registered(), [0, 1, 2, 3]);
+    let begun = lock(&begun);
+    assert_eq!(begun.len(), 2);
+    assert!(!begun.contains(&format!("{:?}", current().id())), "it would stay bound");
+    assert!(lock(&driver.state).threads.is_subset(&begun), "one that had not begun registered");
 }
