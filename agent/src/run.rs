@@ -380,8 +380,8 @@ fn restore(
     while !shared.stop.load(Ordering::Relaxed) {
         if restorer.turn()? {
             rests = 0;
-        } else if !restorer.wait(LONG_REST_US) {
-            clock.sleep_us(if rests < RESTS { REST_US } else { LONG_REST_US });
+        } else {
+            restorer.rest(if rests < RESTS { REST_US } else { LONG_REST_US });
             rests = rests.saturating_add(1);
         }
     }

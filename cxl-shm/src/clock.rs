@@ -51,11 +51,6 @@ impl SystemClock {
         u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// Sleeps for `us` microseconds.
-    pub fn sleep_us(&self, us: u64) {
-        std::thread::sleep(Duration::from_micros(us));
-    }
-
     /// Sleeps for `ms` milliseconds.
     pub fn sleep_ms(&self, ms: u64) {
         std::thread::sleep(Duration::from_millis(ms));

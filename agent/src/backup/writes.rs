@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Select, Sender, unbounded};
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use crossbeam_utils::sync::{Parker, Unparker};
 use kv_cache::{BlockKey, Handle, Wanted};
 use kv_drive::encoding::{Encoded, Encoder, EncoderFigures, EncodingOptions, Plain};
 use kv_drive::io::Buffer;
@@ -57,6 +58,7 @@ struct Told {
 #[derive(Debug)]
 struct Telling {
     tell: Sender<Told>,
+    wake: Unparker,
     told: Option<Told>,
 }
 
@@ -72,6 +74,7 @@ impl Drop for Telling {
     fn drop(&mut self) {
         // The thread that waits for it may have ended.
         let _ = self.told.take().map(|told| self.tell.send(told));
+        self.wake.unpark();
     }
 }
 
@@ -80,6 +83,8 @@ impl Drop for Telling {
 pub(super) struct Writes {
     tell: Sender<Told>,
     told: Receiver<Told>,
+    /// Where the thread waits for them.
+    parker: Parker,
     /// Writes under way.
     tickets: BTreeMap<u64, WriteTicket>,
     spare: Vec<Buffer>,
@@ -89,8 +94,8 @@ pub(super) struct Writes {
 impl Writes {
     pub(super) fn new(encoding: EncodingOptions) -> Self {
         let (tell, told) = unbounded();
-        let (tickets, spare) = (BTreeMap::new(), Vec::new());
-        Self { tell, told, tickets, spare, encoder: Encoder::new(encoding) }
+        let (tickets, spare, parker) = (BTreeMap::new(), Vec::new(), Parker::new());
+        Self { tell, told, parker, tickets, spare, encoder: Encoder::new(encoding) }
     }
 
     /// What was encoded.
@@ -223,7 +228,8 @@ impl Writes {
         match store.reserve(&spec) {
             Ok((_, reservation)) => {
                 let told = Told { write, key, handle, bytes, buffer: None, outcome: None };
-                let telling = Telling { tell: self.tell.clone(), told: Some(told) };
+                let (tell, wake) = (self.tell.clone(), self.parker.unparker().clone());
+                let telling = Telling { tell, wake, told: Some(told) };
                 let done = move |buffer, outcome| telling.ended(buffer, outcome);
                 self.tickets.insert(write, reservation.ticket());
                 reservation.write(buffer, Box::new(done));
@@ -256,10 +262,7 @@ impl Writes {
 
     /// Waits until a write is over that [`ended`](Self::ended) returns, for `us` microseconds at most.
     pub(super) fn wait(&self, us: u64) {
-        let mut told = Select::new();
-        told.recv(&self.told);
-        // What is told stays there.
-        let _ = told.ready_timeout(Duration::from_micros(us));
+        self.parker.park_timeout(Duration::from_micros(us));
     }
 
     /// The writes that are over. One that was given up before is not told of again.

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Select, Sender, unbounded};
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use crossbeam_utils::sync::Parker;
 use cxl_shm::clock::{Clock as _, SystemClock};
 use cxl_shm::crash::{self, CrashPoint};
 use kv_cache::tier::{AskedRestore, DriveError, RestoreDesk};
@@ -30,6 +31,8 @@ const CHUNK_TIMEOUT_MS: u64 = 100;
 const READ_TIMEOUT_US: u64 = 10_000_000;
 /// Buffers that are kept for the next reads.
 const SPARE_MAX: usize = 64;
+/// How often requests are looked for while reads are under way, in microseconds.
+const READING_US: u64 = 1_000;
 
 /// What a [`Restorer`] works with.
 #[derive(Debug)]
@@ -105,6 +108,8 @@ pub(crate) struct Restorer<'a> {
     by_key: HashMap<BlockKey, ReadId>,
     tell: Sender<(ReadId, Unverified)>,
     told: Receiver<(ReadId, Unverified)>,
+    /// Where the thread waits for them.
+    parker: Parker,
     spare: Vec<Buffer>,
     /// What clears have stopped, as of this change.
     stopped: (u64, Stopped),
@@ -123,9 +128,22 @@ impl<'a> Restorer<'a> {
         let queue = |_| RestoreQueue::new(settings.depth, settings.queue_max);
         let queues = (0..parts.store.folders()).map(queue).collect();
         let (reading, by_key) = (HashMap::new(), HashMap::new());
-        let (answers, spare) = (Vec::new(), Vec::new());
+        let (answers, spare, parker) = (Vec::new(), Vec::new(), Parker::new());
         let (stopped, restored) = ((0, Stopped::default()), RestoredBlocks::default());
-        Self { parts, desk, answers, queues, reading, by_key, tell, told, spare, stopped, restored }
+        Self {
+            parts,
+            desk,
+            answers,
+            queues,
+            reading,
+            by_key,
+            tell,
+            told,
+            parker,
+            spare,
+            stopped,
+            restored,
+        }
     }
 
     /// Takes requests, begins reads, ends reads, answers. Waits for nothing but room in the pool.
@@ -173,17 +191,11 @@ impl<'a> Restorer<'a> {
         self.parts.gate.follow(self.stopped.0);
     }
 
-    /// While reads are under way: waits until one is over, for `us` microseconds at most. `false` when
-    /// none is.
-    pub(crate) fn wait(&self, us: u64) -> bool {
-        let are_some = !self.reading.is_empty();
-        if are_some {
-            let mut told = Select::new();
-            told.recv(&self.told);
-            // What is told stays there.
-            let _ = told.ready_timeout(Duration::from_micros(us));
-        }
-        are_some
+    /// Waits until a read is over, or until it is time to look for requests again: after `us`
+    /// microseconds, or after a millisecond while reads are under way.
+    pub(crate) fn rest(&self, us: u64) {
+        let us = if self.reading.is_empty() { us } else { READING_US };
+        self.parker.park_timeout(Duration::from_micros(us));
     }
 
     /// Answers all requests that wait: the agent stops.
@@ -388,7 +400,11 @@ impl<'a> Restorer<'a> {
             }
         };
         let tell = self.tell.clone();
-        let done = Box::new(move |unverified| drop(tell.send((at, unverified))));
+        let wake = self.parker.unparker().clone();
+        let done = Box::new(move |unverified| {
+            drop(tell.send((at, unverified)));
+            wake.unpark();
+        });
         match self.parts.store.read(stored.key, buffer, done) {
             Ok(()) => {
                 self.by_key.insert(stored.key, at);
