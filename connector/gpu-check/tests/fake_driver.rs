@@ -91,7 +91,11 @@ fn it_passes_where_all_is_well() {
         assert!(output.status.success(), "{report}");
         assert_eq!(failed(&report), Vec::<&str>::new(), "{report}");
         assert_eq!(report["checks"].as_array().unwrap().len(), 11);
-        assert_eq!(report["speed"].as_array().unwrap().len(), 24);
+        let speed = report["speed"].as_array().unwrap();
+        assert_eq!(speed.iter().filter(|figure| figure["target"].is_number()).count(), 24);
+        let of_parts: Vec<_> = speed.iter().filter(|figure| figure["target"].is_null()).collect();
+        assert_eq!(of_parts.len(), 13);
+        assert!(of_parts.iter().all(|figure| figure["gib_per_s"].as_f64() > Some(0.0)), "{report}");
         assert!(report["stored_bytes"].as_u64().unwrap() > 0);
         assert_eq!(report["bounced_bytes"], 0);
         assert_eq!(report["failed_payloads"], 0);
@@ -141,6 +145,12 @@ fn pieces_come_and_go_within_the_limit_of_the_process() {
     assert!(count("registrations_over_limit") > 0, "{report}");
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(told.contains("set RACKLINE_CUDA_REGISTER_LIMIT to more"), "{told}");
+    // Copies to memory that is not registered would say nothing.
+    let checks = report["checks"].to_string();
+    assert!(checks.contains("copies alone are left out"), "{checks}");
+    let speed = report["speed"].as_array().unwrap();
+    let named = |name: &str| speed.iter().filter(|figure| figure["name"] == name).count();
+    assert_eq!(["copy only", "pinned", "flush only"].map(named), [0, 4, 3]);
 }
 
 #[test]

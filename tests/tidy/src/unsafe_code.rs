@@ -38,6 +38,7 @@ pub const ALLOWED: &[&str] = &[
     "connector/capi/src/text.rs",
     "connector/capi/tests/c_program.rs",
     "connector/gpu-check/src/file_reads.rs",
+    "connector/gpu-check/src/speed/parts.rs",
     "connector/gpu-check/src/speed/work.rs",
     "connector/gpu-check/src/transfers/on_gpu.rs",
     "connector/python/src/gpu.rs",

@@ -21,6 +21,19 @@ pub(super) enum How {
     ReadBack,
     /// The processor computes checksums.
     CpuSums,
+    /// Not the engine: a part of what it does, alone.
+    Only(Part),
+}
+
+/// A part of a transfer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Part {
+    /// The processor flushes the payloads' lines.
+    Flush,
+    /// The GPU copies to or from the pool. Nothing is flushed or summed.
+    Copy,
+    /// The same to or from pinned memory.
+    Pinned,
 }
 
 /// One measurement.
@@ -38,9 +51,12 @@ pub(super) struct Case {
     pub(super) payloads: u64,
     pub(super) threads: u64,
     pub(super) how: How,
-    /// Of the speed of plain copies.
-    pub(super) target: f64,
+    /// Of the speed of plain copies; `None` for what only tells where the time goes.
+    pub(super) target: Option<f64>,
 }
+
+/// The name of copies to and from the pool, alone.
+pub(crate) const COPY_ONLY: &str = "copy only";
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -56,7 +72,7 @@ pub(super) fn all(pool_bytes: u64) -> Vec<Case> {
         payloads,
         threads,
         how: How::AsUsual,
-        target,
+        target: Some(target),
     };
     let scattered = |part_bytes, target| Case {
         part_bytes,
@@ -78,7 +94,17 @@ pub(super) fn all(pool_bytes: u64) -> Vec<Case> {
     let ways = |case: Case| [Case { way: Way::Store, ..case }, Case { way: Way::Load, ..case }];
     let read_back = Case { how: How::ReadBack, ..whole("read back", 2 * MIB, 16, 4, 0.85) };
     let at_once = Case { way: Way::Both, ..whole("both ways", 2 * MIB, 16, 8, 0.9) };
-    let cases = each_way.into_iter().flat_map(ways).chain([read_back, at_once]);
+    let only = |name, part, threads| Case {
+        name,
+        how: How::Only(part),
+        target: None,
+        ..whole("", 2 * MIB, 16, threads, 0.0)
+    };
+    let flushes = [1, 4, 8].map(|threads| only("flush only", Part::Flush, threads));
+    let copies = [1, 4, 8].map(|threads| only(COPY_ONLY, Part::Copy, threads));
+    let pinned = [4, 8].map(|threads| only("pinned", Part::Pinned, threads));
+    let parts = copies.into_iter().chain(pinned).flat_map(ways).chain(flushes);
+    let cases = each_way.into_iter().flat_map(ways).chain([read_back, at_once]).chain(parts);
     cases.map(|case| case.of_at_most(pool_bytes / 16)).collect()
 }
 

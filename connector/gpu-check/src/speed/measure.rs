@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::{Result, anyhow};
 use rackline::cuda::CudaDma;
 
-use super::cases::{Case, Way};
+use super::cases::Case;
 use super::plain::Plain;
 use super::work::Work;
 use crate::device::Device;
@@ -47,15 +47,10 @@ pub(super) fn measure(device: &Device, dma: &CudaDma, case: &Case, rounds: u32) 
 
 /// Seconds until the last of the threads is done.
 fn round(dma: &CudaDma, case: &Case, work: &mut [Work]) -> Result<f64> {
-    let one = |work: &mut Work, number: usize, dma: &CudaDma| match case.way {
-        Way::Store => work.store(dma),
-        Way::Load => work.load(dma),
-        Way::Both if number.is_multiple_of(2) => work.store(dma),
-        Way::Both => work.load(dma),
-    };
+    let way = case.way;
     if let [work] = work {
         let started = Instant::now();
-        one(work, 0, dma)?;
+        work.round(dma, way, 0)?;
         return Ok(started.elapsed().as_secs_f64());
     }
     let barrier = Barrier::new(work.len() + 1);
@@ -63,10 +58,10 @@ fn round(dma: &CudaDma, case: &Case, work: &mut [Work]) -> Result<f64> {
         let threads: Vec<_> = (0..)
             .zip(work)
             .map(|(number, work)| {
-                let (barrier, one, dma) = (&barrier, &one, dma.with_own_order());
+                let (barrier, dma) = (&barrier, dma.with_own_order());
                 scope.spawn(move || {
                     barrier.wait();
-                    one(work, number, &dma)
+                    work.round(&dma, way, number)
                 })
             })
             .collect();

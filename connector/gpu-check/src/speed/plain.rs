@@ -26,7 +26,17 @@ pub(super) struct Plain {
 }
 
 impl Plain {
+    /// All copies of a round.
     pub(super) fn new(device: &Device, case: &Case) -> Result<Self> {
+        Self::of(device, case, case.payloads * case.threads)
+    }
+
+    /// Those of one of the threads.
+    pub(super) fn of_thread(device: &Device, case: &Case) -> Result<Self> {
+        Self::of(device, case, case.payloads)
+    }
+
+    fn of(device: &Device, case: &Case, copies: u64) -> Result<Self> {
         let context = device.dma.context();
         let bytes = usize::try_from(case.payload_bytes)?;
         let direction = |share| {
@@ -34,8 +44,7 @@ impl Plain {
             let memory = stream.alloc_zeros::<u8>(bytes)?;
             stream.synchronize()?;
             let pinned = pinned_memory(context, bytes)?;
-            let copies = case.payloads * case.threads / share;
-            anyhow::Ok(Some(Direction { stream, memory, pinned, copies }))
+            anyhow::Ok(Some(Direction { stream, memory, pinned, copies: copies / share }))
         };
         Ok(match case.way {
             Way::Store => Self { down: direction(1)?, up: None },

@@ -7,7 +7,8 @@ use cxl_shm::units::Extent;
 use rackline::cuda::{CudaDma, DeviceDestination, DeviceSource};
 use rackline::dma::{CopyLayer, DmaEngine, LayeredSource, Layers, LoadJob, StoreJob};
 
-use super::cases::Case;
+use super::cases::{Case, How, Way};
+use super::parts::Only;
 use crate::device::Device;
 
 /// Payloads, and the parts of each in GPU memory, with as much between two parts.
@@ -17,6 +18,7 @@ pub(super) struct Work {
     address: u64,
     part_bytes: u64,
     layers: Option<Layers>,
+    only: Option<Only>,
 }
 
 impl Work {
@@ -34,7 +36,12 @@ impl Work {
         let layers = case.payload_bytes / case.part_bytes;
         let layers = (0..layers).map(|_| case.part_bytes);
         let layers = case.by_layers.then(|| Layers::new(layers));
-        Ok(Self { payloads, _memory: memory, address, part_bytes: case.part_bytes, layers })
+        let only = match case.how {
+            How::Only(part) => Some(Only::new(device, case, part)?),
+            How::AsUsual | How::ReadBack | How::CpuSums => None,
+        };
+        let part_bytes = case.part_bytes;
+        Ok(Self { payloads, _memory: memory, address, part_bytes, layers, only })
     }
 
     /// The addresses of the parts of a payload.
@@ -61,7 +68,21 @@ impl Work {
         parts.map(|(address, bytes)| unsafe { DeviceDestination::new(address, bytes) }).collect()
     }
 
-    pub(super) fn store(&mut self, dma: &CudaDma) -> Result<()> {
+    /// One round of the thread with this number.
+    pub(super) fn round(&mut self, dma: &CudaDma, way: Way, number: usize) -> Result<()> {
+        let stores = way == Way::Store || (way == Way::Both && number.is_multiple_of(2));
+        if let Some(only) = &mut self.only {
+            let gap = 2 * self.part_bytes;
+            let addresses = (0..).map(|payload| self.address + payload * gap);
+            // SAFETY: it is memory of the GPU of the check, as long as a payload, which this owns.
+            return unsafe {
+                only.round(dma, stores, self.payloads.iter().copied().zip(addresses))
+            };
+        }
+        if stores { self.store(dma) } else { self.load(dma) }
+    }
+
+    fn store(&mut self, dma: &CudaDma) -> Result<()> {
         let numbers = 0..self.payloads.len();
         let stored = if let Some(layers) = &self.layers {
             let parts: Vec<_> = numbers.map(|payload| self.sources(payload)).collect();
@@ -77,7 +98,7 @@ impl Work {
         Ok(())
     }
 
-    pub(super) fn load(&mut self, dma: &CudaDma) -> Result<()> {
+    fn load(&mut self, dma: &CudaDma) -> Result<()> {
         let jobs = self.payloads.iter().enumerate();
         let job = |(number, payload): (_, &Extent)| LoadJob {
             payload: *payload,

@@ -263,6 +263,12 @@ impl CudaDma {
         &self.inner.figures
     }
 
+    /// The memory of the pool, which it copies to and from.
+    #[must_use]
+    pub fn fabric(&self) -> &MappedFabric {
+        self.inner.host.fabric()
+    }
+
     /// The GPU's primary context.
     #[must_use]
     pub fn context(&self) -> &Arc<CudaContext> {
