@@ -143,8 +143,8 @@ class WorkerHalf:
         for part in self._parts.values():
             part.open(pool, self._settings)
         shares = [share for part in self._parts.values() for share in part.shares]
-        reports = bool(shares) and pool.has_drives and self._device.gpu is None
-        self._forwards.open(shares[0].session if reports else None)
+        reports = bool(shares) and pool.has_drives
+        self._forwards.open(shares[0].session if reports else None, self._device)
 
     def _renew(self) -> None:
         """Opens the session anew where this process attached to the pool again (ENGINE-E2). What an earlier
@@ -244,7 +244,7 @@ class WorkerHalf:
     def start_saves(self, step: Step) -> None:
         """The step's forward is done, or launched on a GPU: its full blocks are saved while the engine
         continues."""
-        self._forwards.end()
+        self._forwards.end(self._device)
         broken_off = self._is_broken_off()
         self._loads.end(step, broken_off)
         worth_saving = not broken_off and step.failures_known >= self._results.report.failures
