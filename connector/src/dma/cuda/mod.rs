@@ -70,6 +70,8 @@
 //! | `LentEngine`: a part at an address, for C and Python | `memory/lent.rs` | `impl LentEngine for CudaDma` |
 //! | a kind of `MemoryOf`, `Place` and `LentSession` | `memory/` | the variants `Gpu` |
 //! | calls that open it, and that name its streams | `connector/capi`, `connector/python` | `session/gpu.rs`, `gpu.rs` |
+//! | tensors that lie in its memory | `connector/python/rackline/memory.py` | `_gpu_of` |
+//! | vLLM on it: its streams, positions of them, what waits for them, and the layouts it is asked for | `connector/python/rackline/vllm` | `Gpu` and `device_of` in `device.py`; `asked_layout.py` |
 //! | a stand-in for its driver, and a check on a real device | `connector/gpu-check` | `tests/fake_cuda.c` |
 
 mod bounce;
