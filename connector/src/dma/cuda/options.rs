@@ -52,7 +52,7 @@ impl CudaOptions {
     /// Variable of the environment: `at-start` registers the pool when a GPU is opened.
     pub const REGISTER: &str = "RACKLINE_CUDA_REGISTER";
     /// Variable of the environment: how much of the pool is registered at once, such as `64GiB`, or
-    /// `all`.
+    /// `all`. A piece, of 64 MiB, at least.
     pub const REGISTER_LIMIT: &str = "RACKLINE_CUDA_REGISTER_LIMIT";
 
     /// As [`BATCH`](Self::BATCH), [`CHECKSUMS`](Self::CHECKSUMS), [`REGISTER`](Self::REGISTER) and
@@ -80,8 +80,9 @@ impl CudaOptions {
             None => Some(REGISTERED_BYTES_MAX),
             Some(value) if value == "all" => None,
             Some(value) => {
-                let bytes = value.to_str().and_then(bytes);
-                let values = ["a size such as 64GiB", "all"];
+                // With less than a piece each call would register its pieces anew.
+                let bytes = value.to_str().and_then(bytes).filter(|bytes| *bytes >= PIECE_BYTES);
+                let values = ["a size of 64MiB or more, such as 64GiB,", "all"];
                 Some(bytes.ok_or_else(|| unknown(Self::REGISTER_LIMIT, &value, values))?)
             }
         };
@@ -150,9 +151,11 @@ mod tests {
     #[test]
     fn other_values_are_refused_with_what_there_is() {
         let told = of("RACKLINE_CUDA_REGISTER_LIMIT", "much").unwrap_err().to_string();
-        let expected = "RACKLINE_CUDA_REGISTER_LIMIT=much is not known: set it to a size such as \
-                        64GiB or all, or unset it";
+        let expected = "RACKLINE_CUDA_REGISTER_LIMIT=much is not known: set it to a size of 64MiB or \
+                        more, such as 64GiB, or all, or unset it";
         assert_eq!(told, expected);
+        assert!(of("RACKLINE_CUDA_REGISTER_LIMIT", "63MiB").is_err(), "less than a piece");
+        assert!(of("RACKLINE_CUDA_REGISTER_LIMIT", "64MiB").is_ok());
         let told = of("RACKLINE_CUDA_REGISTER", "yes").unwrap_err().to_string();
         assert!(told.contains("set it to when-used or at-start"), "{told}");
     }
