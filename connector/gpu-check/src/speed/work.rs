@@ -28,7 +28,7 @@ impl Work {
         let payload = |index| device.payload(first + index, case.payload_bytes);
         let payloads = (0..case.payloads).map(payload).collect::<Result<_>>()?;
         let bytes = usize::try_from(2 * case.payload_bytes * case.payloads)?;
-        let memory = device.stream.clone_htod(&vec![1u8; bytes])?;
+        let memory = device.stream.alloc_zeros::<u8>(bytes)?;
         let address = {
             let (address, _recorded) = memory.device_ptr(&device.stream);
             address
