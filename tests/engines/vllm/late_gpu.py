@@ -14,9 +14,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, ClassVar
 from unittest import mock
 
@@ -36,7 +35,6 @@ class LateDevice(Gpu):
     def __init__(self, stream: int) -> None:
         super().__init__(0)
         self._stream = stream
-        self._done = threading.Event()
         self._positions: list[int] = []
         """Where the steps began, from the first."""
 
@@ -46,15 +44,6 @@ class LateDevice(Gpu):
 
     def stream_at(self, position: int) -> int | None:
         return position
-
-    def waiter(self) -> Callable[[], None]:
-        # Waiting for a stream of the stand-in would have it work. The engine does so with its next step.
-        return self._done.wait
-
-    def begin_step(self) -> None:
-        """The stream has done all that it had."""
-        self._done.set()
-        self._done = threading.Event()
 
     def write_behind_step(self, step: int, address: int, content: bytes) -> None:
         """Work that the step was launched with, and that is not done."""
@@ -106,7 +95,6 @@ class LateGpu(RacklineConnector):
             # Copies that do not wait for the stream are over before it does anything.
             self._wait_for_transfers()
         driver().wait_for(self._stream)
-        self._late_device.begin_step()
         self._late.clear()
         super().bind_connector_metadata(connector_metadata)
 
@@ -152,7 +140,6 @@ class LateGpu(RacklineConnector):
             return super().get_finished(finished_req_ids)
 
     def shutdown(self) -> None:
-        self._late_device.begin_step()
         super().shutdown()
         # The engine's memory is not written to when it is somebody else's.
         driver().wait_for(self._stream)

@@ -6,7 +6,6 @@ after is told by the stream that they were given to."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Any, Protocol
 
 import rackline
@@ -41,9 +40,6 @@ class Device(Protocol):
     def stream_at(self, position: Any) -> int | None:
         """A stream that is done when the engine's stream has come to that position."""
 
-    def waiter(self) -> Callable[[], None]:
-        """What waits until the engine's stream has done all that it has now. Any thread may call it."""
-
     def count(self, stats: RacklineStats) -> None:
         """Adds what was copied since the last time."""
 
@@ -75,9 +71,6 @@ class Cpu:
 
     def stream_at(self, position: Any) -> int | None:
         return None
-
-    def waiter(self) -> Callable[[], None]:
-        return lambda: None
 
     def count(self, stats: RacklineStats) -> None:
         pass
@@ -145,14 +138,6 @@ class Gpu:
         # A later position is not before an earlier one, so one stream serves all.
         self._behind.wait_event(position)
         return self._behind.cuda_stream
-
-    def waiter(self) -> Callable[[], None]:
-        import torch
-
-        # The thread that waits sleeps.
-        event = torch.cuda.Event(blocking=True)
-        event.record(torch.cuda.current_stream(self.gpu))
-        return event.synchronize
 
     def count(self, stats: RacklineStats) -> None:
         figures = self._opened.figures()

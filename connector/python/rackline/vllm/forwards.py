@@ -1,138 +1,81 @@
-"""When a rank computes, told to the agent of its host, which writes to drives meanwhile.
+"""When an engine asks for nothing, told to the agent of its host, which writes to drives meanwhile.
 
-On a GPU a forward is launched, and not done, when the engine says that its save begins. So a thread waits until the
-engine's stream has come that far, and reports the end then. It reports the next forward after that, also where the
-engine has launched it before: on the GPU, too, one follows another.
+The scheduler asks for blocks while it makes a step, and makes the next one when it has the output of an earlier one.
+From the one to the other nothing is asked for: that is told as a forward. Its tokens are those of the oldest step
+without an output, which is the one that ends it, also where steps are made ahead (async scheduling). What runs on a
+GPU need not be known. Only prefetches, of requests that arrive, come at any time.
 """
 
 from __future__ import annotations
 
+import collections
 import logging
-import queue
 import threading
-from collections.abc import Callable
-from typing import Protocol
 
 import rackline
-from rackline.vllm.device import Device
 from rackline.vllm.messages import Step
 
 logger = logging.getLogger(__name__)
 
-CLOSE_S = 1.0
-"""How long the end of the engine waits for the thread. It may wait itself, for a GPU that hangs."""
-
-Do = Callable[[rackline.Forwards], None]
-
-
-class _Teller(Protocol):
-    def begin(self, computed_tokens: int, prefix_tokens: int) -> None: ...
-
-    def end(self, device: Device) -> None: ...
-
-    def close(self) -> None: ...
-
 
 class Forwards:
-    """The forwards of a rank."""
+    """The forwards of an engine."""
 
     def __init__(self) -> None:
-        self._teller: _Teller | None = None
+        self._session: rackline.Session | None = None
+        self._told: rackline.Forwards | None = None
+        self._opening: threading.Thread | None = None
+        self._steps: collections.deque[Step] = collections.deque()
+        """Those without an output, the oldest first."""
         self._runs = False
-        """Whether a forward was begun, and not ended."""
+        """Whether a forward is told of that has not ended."""
 
-    def open(self, session: rackline.Session | None, device: Device) -> None:
-        """The process attached to the pool; ``session`` is one of the rank, unless it reports nothing."""
+    def follow(self, session: rackline.Session | None) -> None:
+        """Reports by this session from now on, when a thread of the pool has had time for that."""
+        if session is self._session:
+            return
         self.close()
+        self._session = session
         if session is None:
             return
+        self._opening = threading.Thread(target=self._open, args=(session,), daemon=True)
+        try:
+            self._opening.start()
+        except RuntimeError as error:
+            self._are_not_reported(error)
+
+    def _open(self, session: rackline.Session) -> None:
         try:
             told = session.report_forwards()
-            if told is None:
-                self._are_not_reported("64 processes of this host report theirs")
-            else:
-                self._teller = _Now(told) if device.gpu is None else _Later(told)
-        except (rackline.Error, RuntimeError) as error:
-            # The engine leaves no window then (VLLM-W6).
-            self._are_not_reported(error)
-
-    def begin(self, step: Step) -> None:
-        if self._teller is not None and step.computed_tokens > 0:
-            self._runs = True
-            self._teller.begin(step.computed_tokens, step.prefix_tokens)
-
-    def end(self, device: Device | None) -> None:
-        """The forward is done, or launched on a GPU."""
-        runs, self._runs = self._runs, False
-        if self._teller is None or device is None or not runs:
+        except rackline.Error as error:
+            # The engine leaves no window then.
+            if session is self._session:
+                self._are_not_reported(error)
             return
-        try:
-            self._teller.end(device)
-        except RuntimeError as error:  # torch's, of a GPU that has failed (VLLM-W6)
-            self.close()
-            self._are_not_reported(error)
+        if told is None:
+            self._are_not_reported("64 processes of this host report theirs")
+        elif session is self._session:
+            self._told = told
+
+    def made(self, step: Step) -> None:
+        """All is asked for that this step needs."""
+        self._steps.append(step)
+        oldest = self._steps[0]
+        if self._told is not None and not self._runs and oldest.computed_tokens > 0:
+            self._runs = True
+            self._told.begin(oldest.computed_tokens, oldest.prefix_tokens)
+
+    def output_came(self) -> None:
+        """That of the oldest step. The engine may ask for blocks now."""
+        if self._steps:
+            self._steps.popleft()
+        if self._told is not None and self._runs:
+            self._told.end()
+        self._runs = False
 
     def close(self) -> None:
-        teller, self._teller, self._runs = self._teller, None, False
-        if teller is not None:
-            teller.close()
+        self._session = self._told = None
+        self._runs = False
 
     def _are_not_reported(self, why: object) -> None:
         logger.warning("Rackline: forwards are not reported to the agent: %s", why)
-
-
-class _Now:
-    """Of a CPU, which has done what it was given."""
-
-    def __init__(self, told: rackline.Forwards) -> None:
-        self._told = told
-
-    def begin(self, computed_tokens: int, prefix_tokens: int) -> None:
-        self._told.begin(computed_tokens, prefix_tokens)
-
-    def end(self, device: Device) -> None:
-        self._told.end()
-
-    def close(self) -> None:
-        pass
-
-
-class _Later:
-    """Of a GPU: on a thread of its own."""
-
-    def __init__(self, told: rackline.Forwards) -> None:
-        self._todo: queue.SimpleQueue[Do | None] = queue.SimpleQueue()
-        # A daemon: a GPU that hangs does not keep the process from its end.
-        self._thread = threading.Thread(
-            target=_report, args=(told, self._todo), name="rackline-forwards", daemon=True
-        )
-        self._thread.start()
-
-    def begin(self, computed_tokens: int, prefix_tokens: int) -> None:
-        self._put(lambda told: told.begin(computed_tokens, prefix_tokens))
-
-    def end(self, device: Device) -> None:
-        wait = device.waiter()
-
-        def end(told: rackline.Forwards) -> None:
-            wait()
-            told.end()
-
-        self._put(end)
-
-    def close(self) -> None:
-        self._todo.put(None)
-        self._thread.join(CLOSE_S)
-
-    def _put(self, do: Do) -> None:
-        if self._thread.is_alive():
-            self._todo.put(do)
-
-
-def _report(told: rackline.Forwards, todo: queue.SimpleQueue[Do | None]) -> None:
-    """Until there is nothing more to report, or the GPU fails."""
-    try:
-        for do in iter(todo.get, None):
-            do(told)
-    except RuntimeError as error:
-        logger.warning("Rackline: forwards are not reported to the agent any more: %s", error)

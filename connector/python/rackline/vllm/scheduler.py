@@ -24,6 +24,7 @@ from rackline.engines.settings import SettingsError
 from rackline.vllm.chains import Chains
 from rackline.vllm.event_records import EventRecords
 from rackline.vllm.events import StoredEvents
+from rackline.vllm.forwards import Forwards
 from rackline.vllm.groups import Group, Groups
 from rackline.vllm.handover import Awaited, RouterParams
 from rackline.vllm.hint_holds import HintHolds
@@ -98,6 +99,7 @@ class SchedulerHalf:
         self._step = Step()
         self._made_steps = self._known_steps = 0
         """Steps that were made, and those of them whose output came."""
+        self._forwards = Forwards()
         self._sync_loads = SyncLoads()
         self._reports = Report()
         self.stats = RacklineStats()
@@ -423,6 +425,8 @@ class SchedulerHalf:
         self._holds.look_after()
         if self._events is not None:
             self._events.look_after()
+        self._forwards.follow(self._index.session_with_drives)
+        self._forwards.made(step)
         return step
 
     def _count_left_out(self) -> None:
@@ -657,6 +661,7 @@ class SchedulerHalf:
     def take_events(self) -> list[Any]:
         """The engine asks once for each step, when it has the step's output."""
         self._known_steps += 1
+        self._forwards.output_came()
         return [] if self._events is None else self._events.take()
 
     def close(self) -> None:
@@ -665,4 +670,5 @@ class SchedulerHalf:
         for search in searches:
             if search is not None:
                 search.release()
+        self._forwards.close()
         self._attachment.close()

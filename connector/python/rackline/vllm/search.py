@@ -84,6 +84,13 @@ class Index:
         """How long an answer may wait for drives: not at all where the region has no room to announce any."""
         return self._settings.restore_wait_ms if self._attachment.pool.has_drives else 0
 
+    @property
+    def session_with_drives(self) -> rackline.Session | None:
+        """The session of the first part; ``None`` before there is one, and where the region has no room to
+        announce blocks on drives."""
+        session = next(iter(self._sessions.values()), None)
+        return session if session is not None and self._attachment.pool.has_drives else None
+
     def _restore(self, block_tokens: int) -> dict[str, int]:
         waits = self.restore_wait_ms > 0
         return self._settings.restore_options(block_tokens) if waits else {}

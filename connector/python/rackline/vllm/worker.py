@@ -36,7 +36,6 @@ import rackline
 from rackline.engines.attachment import Attachment
 from rackline.engines.identities import Registration
 from rackline.vllm.device import Device, device_of
-from rackline.vllm.forwards import Forwards
 from rackline.vllm.groups import Groups
 from rackline.vllm.layerwise import EngineLayers, LayeredSave, OfJob
 from rackline.vllm.loads import Loads
@@ -82,7 +81,6 @@ class WorkerHalf:
         )
         self._loads = Loads(vllm_config, self._keep_all, settings, self._results, positions)
         self._saving: dict[int, _Saving] = {}
-        self._forwards = Forwards()
         self._layers = EngineLayers({})
         self._layered_save: LayeredSave | None = None
         self._forward: Step | None = None
@@ -142,9 +140,6 @@ class WorkerHalf:
         self._device.open(pool)
         for part in self._parts.values():
             part.open(pool, self._settings)
-        shares = [share for part in self._parts.values() for share in part.shares]
-        reports = bool(shares) and pool.has_drives
-        self._forwards.open(shares[0].session if reports else None, self._device)
 
     def _renew(self) -> None:
         """Opens the session anew where this process attached to the pool again (ENGINE-E2). What an earlier
@@ -184,7 +179,6 @@ class WorkerHalf:
     def start_loads(self, step: Step) -> None:
         """Begins what the step says; with synchronous loads, to the end, unless the forward waits."""
         self._loads.start(step)
-        self._forwards.begin(step)
 
     def begin_layer(self, step: Step, name: str) -> None:
         """A layer of the forward begins, which may wait for that layer of what is loaded."""
@@ -244,7 +238,6 @@ class WorkerHalf:
     def start_saves(self, step: Step) -> None:
         """The step's forward is done, or launched on a GPU: its full blocks are saved while the engine
         continues."""
-        self._forwards.end(self._device)
         broken_off = self._is_broken_off()
         self._loads.end(step, broken_off)
         worth_saving = not broken_off and step.failures_known >= self._results.report.failures
@@ -370,6 +363,5 @@ class WorkerHalf:
         for saving in list(self._saving.values()):
             self._save_ended(saving.job, self._outcomes(saving, wait=True))
         self._loads.wait()
-        self._forwards.close()
         self._attachment.close()
 
