@@ -11,8 +11,9 @@ use crate::dma::DmaEngine;
 /// What an engine says of its forwards: the agent of the host writes to drives meanwhile. Each call is
 /// one store to the memory of the host. Dropped, the engine has nothing to say any more.
 ///
-/// Forwards of one reporter follow one another. Processes of an engine, such as its ranks, have one
-/// each.
+/// What counts is when blocks are asked for: a forward is told to begin when all is asked for that it
+/// needs, and to end before more is. Forwards of one reporter follow one another. An engine has one, of
+/// what asks in it; the ranks of a model that ask through one scheduler have none of their own.
 #[derive(Debug)]
 pub struct Forwards<H: HostMemory = MappedHostMemory> {
     reporter: ForwardReporter<H>,

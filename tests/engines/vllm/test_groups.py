@@ -143,6 +143,9 @@ class Session:
         told = types.SimpleNamespace(asked=1, not_asked=0, reason=None, message=None)
         return mock.Mock(**{"wait.return_value": told})
 
+    def report_forwards(self) -> Any:
+        return mock.Mock()
+
     def present(self, hashes: bytes, drives: bool = False) -> Lookup:
         there = self.blocks | self.on_drives if drives else self.blocks
         return Lookup(bytes(each in there for each in self._each(hashes)))

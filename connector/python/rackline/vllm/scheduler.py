@@ -99,7 +99,7 @@ class SchedulerHalf:
         self._step = Step()
         self._made_steps = self._known_steps = 0
         """Steps that were made, and those of them whose output came."""
-        self._forwards = Forwards()
+        self._forwards = Forwards(vllm_config.max_concurrent_batches)
         self._sync_loads = SyncLoads()
         self._reports = Report()
         self.stats = RacklineStats()

@@ -86,10 +86,12 @@ class Index:
 
     @property
     def session_with_drives(self) -> rackline.Session | None:
-        """The session of the first part; ``None`` before there is one, and where the region has no room to
-        announce blocks on drives."""
+        """The session of the first part; ``None`` before there is one, while none is of the present attachment,
+        and where the region has no room to announce blocks on drives."""
+        self._renew()
         session = next(iter(self._sessions.values()), None)
-        return session if session is not None and self._attachment.pool.has_drives else None
+        is_current = self._renewal.life == self._attachment.life
+        return session if is_current and self._attachment.pool.has_drives else None
 
     def _restore(self, block_tokens: int) -> dict[str, int]:
         waits = self.restore_wait_ms > 0
