@@ -425,7 +425,7 @@ class SchedulerHalf:
         self._holds.look_after()
         if self._events is not None:
             self._events.look_after()
-        self._forwards.follow(self._index.session_with_drives)
+        self._forwards.follow(self._index.session_with_drives())
         self._forwards.made(step)
         return step
 

@@ -84,7 +84,6 @@ class Index:
         """How long an answer may wait for drives: not at all where the region has no room to announce any."""
         return self._settings.restore_wait_ms if self._attachment.pool.has_drives else 0
 
-    @property
     def session_with_drives(self) -> rackline.Session | None:
         """The session of the first part; ``None`` before there is one, while none is of the present attachment,
         and where the region has no room to announce blocks on drives."""
