@@ -276,9 +276,8 @@ def recorded() -> Iterator[list[str]]:
 
 
 class OfEngines(GpuCase):
-    def check(self, calls: list[str], steps: int = 1) -> None:
-        """Nothing is asked for in a forward. All that is computed is, but for the first steps of an engine
-        that has several under way."""
+    def check(self, calls: list[str], outside_max: int = 0) -> None:
+        """No block is asked for in a forward, and each step is computed in one, but for ``outside_max``."""
         runs, computed, outside, asked = False, 0, 0, 0
         for call in calls:
             if call == "computes":
@@ -291,7 +290,7 @@ class OfEngines(GpuCase):
                 runs = call == "begin"
         self.assertFalse(runs)
         self.assertGreater(computed, 10)
-        self.assertLess(outside, steps, f"of {computed}: {calls}")
+        self.assertLessEqual(outside, outside_max, f"of {computed}: {calls}")
         self.assertEqual(asked, 0, calls)
         self.assertIn("asks", calls)
 
@@ -312,7 +311,9 @@ class OfEngines(GpuCase):
             calls.clear()
             self.assertEqual(tokens(own.answers(PROMPTS)), self.expected)
             own.drain()
-            self.check(calls, steps=2)
+            # The first step each time that the engine becomes busy: once, or where lookups take long once
+            # for each prompt.
+            self.check(calls, outside_max=len(PROMPTS))
 
     def test_the_agent_gets_what_is_told(self) -> None:
         with engine(self.model, self.settings()) as own:

@@ -37,7 +37,7 @@ impl Only {
         &mut self,
         dma: &CudaDma,
         stores: bool,
-        payloads: impl Iterator<Item = (Extent, u64)>,
+        mut payloads: impl Iterator<Item = (Extent, u64)>,
     ) -> Result<()> {
         match self {
             Self::Flush => {
@@ -48,16 +48,19 @@ impl Only {
             }
             Self::Copy(stream) => {
                 dma.context().bind_to_thread()?;
-                for (payload, gpu) in payloads {
+                let copied = payloads.try_for_each(|(payload, gpu)| {
                     let pool = dma.fabric().mapping().address(payload).context("no payload")?;
                     let pool = pool.expose_provenance() as u64;
                     let (to, from) = if stores { (pool, gpu) } else { (gpu, pool) };
                     let bytes = usize::try_from(payload.bytes())?;
                     // SAFETY: one side lies in the mapping, which the engine keeps, in a file of the
-                    // check; the other is the caller's. The stream comes to its end below.
+                    // check; the other is the caller's. The stream comes to its end below, also where a
+                    // later copy is refused.
                     unsafe { sys::cuMemcpyAsync(to, from, bytes, stream.cu_stream()) }.result()?;
-                }
-                Ok(stream.synchronize()?)
+                    anyhow::Ok(())
+                });
+                stream.synchronize()?;
+                copied
             }
             Self::Pinned(plain) => plain.round().map(drop),
         }
